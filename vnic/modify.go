@@ -1,19 +1,30 @@
 package vnic
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/attr"
+	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 )
 
+// A finder finds the way to a peer, while life lasts.
+type finder func(life context.Context, local, remote netip.Addr) (datagram.Route, error)
+
 // Modify implements rdma.QP.
 func (qp *QP) Modify(a *rdma.QPAttr, mask rdma.QPAttrMask) error {
+	return qp.modify(a, mask, qp.ctx.route)
+}
+
+// modify is Modify, with the way to the peer found by find.
+func (qp *QP) modify(a *rdma.QPAttr, mask rdma.QPAttrMask, find finder) error {
 	switch {
 	case qp.packets != nil:
-		if err := qp.modifyAttrs(*a, mask); err != nil {
+		if err := qp.modifyAttrs(*a, mask, find); err != nil {
 			return fmt.Errorf("modify QP %d: %w", qp.num, err)
 		}
 		return nil
@@ -28,7 +39,7 @@ func (qp *QP) Modify(a *rdma.QPAttr, mask rdma.QPAttrMask) error {
 const controlledQKey = 1 << 31
 
 // modifyAttrs changes what mask names of a, all or nothing.
-func (qp *QP) modifyAttrs(a rdma.QPAttr, mask rdma.QPAttrMask) error {
+func (qp *QP) modifyAttrs(a rdma.QPAttr, mask rdma.QPAttrMask, find finder) error {
 	p := qp.packets
 	select {
 	case p.modifying <- struct{}{}:
@@ -42,7 +53,7 @@ func (qp *QP) modifyAttrs(a rdma.QPAttr, mask rdma.QPAttrMask) error {
 	var path packets.Path
 	if mask&rdma.AttrPath != 0 {
 		var err error
-		if path, err = qp.route(&a.Path); err != nil {
+		if path, err = qp.route(&a.Path, find); err != nil {
 			return err
 		}
 	}

@@ -68,15 +68,15 @@ func (l *packetLink) TakePacket(p *RoCEPacket) {
 
 func (l *packetLink) Put(p *RoCEPacket) bool { return l.Inbox.Put(p) }
 
-// route finds the way from own address index of the GID table to where p says. It waits.
-func (qp *QP) route(p *rdma.AHAttr) (packets.Path, error) {
+// route finds the way from own address index of the GID table to where p says.
+func (qp *QP) route(p *rdma.AHAttr, find finder) (packets.Path, error) {
 	own, _ := qp.dev.roce.gid(p.GIDIndex)
 	path := packets.Path{
 		Local: own.Addr(), Remote: p.GID.Addr(), TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
 		FlowLabel: p.FlowLabel,
 	}
 	var err error
-	if path.Route, err = qp.ctx.route(qp.packets.life, path.Local, path.Remote); err != nil {
+	if path.Route, err = find(qp.packets.life, path.Local, path.Remote); err != nil {
 		return path, err
 	}
 	path.Peer = qp.beside(path.Remote)

@@ -75,8 +75,12 @@ func (qp *QP) connects() bool {
 }
 
 // Modify has the connection manager move a QP.
-func (c *connectable) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
-	return (*QP)(c).Modify(attr, mask)
+func (c *connectable) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask, wait bool) error {
+	find := c.ctx.route
+	if wait {
+		find = c.ctx.await
+	}
+	return (*QP)(c).modify(attr, mask, find)
 }
 
 // close ends what is of the network.

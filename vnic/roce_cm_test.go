@@ -435,6 +435,44 @@ func TestRoCEFirstPacket(t *testing.T) {
 	})
 }
 
+// Who is not to wait connects all the same to a peer that takes long to be found, and accepts what
+// comes from there: neither of his calls waits for that.
+func TestRoCEConnectImpatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := vnictest.NewNet()
+		n.RoCE.Find = 50 * time.Millisecond
+		open := func(name, a string) *vnic.Context {
+			return vnictest.Open(t, n.Device(t, name, []string{a}, vnictest.RoCE),
+				vnic.ContextConfig{Impatient: true})
+		}
+		e := rocePair{open("rocep0", "10.0.0.1/24"), open("rocep1", "10.0.0.2/24")}
+		l, lr := listen(t, e.b, 0)
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		id, r := e.dial(t, l.Local())
+		begun := time.Now()
+		if err := id.Connect(x.QP, rdma.ConnParam{}); err != nil {
+			t.Fatal(err)
+		}
+		connecting := time.Since(begun)
+		time.Sleep(n.RoCE.Find)
+		child := lr.want("asked", vnic.CMConnectRequest)[0].ID
+		begun = time.Now()
+		if err := child.Accept(y.QP, rdma.ConnParam{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := max(connecting, time.Since(begun)); took > n.RoCE.Find/10 {
+			t.Errorf("a call has waited for %v", took)
+		}
+		time.Sleep(4 * n.RoCE.Find)
+		r.want("accepted", vnic.CMEstablished)
+		lr.want("accepted", vnic.CMEstablished)
+		y.Recv(1, 0, 64)
+		x.Send(2, 0, 64)
+		x.WantSend("sent", vnictest.Want{ID: 2})
+	})
+}
+
 // messageOf is the message of connection management that a packet is; nil: it is none.
 func messageOf(ip []byte) (transaction uint64, m mad.Message) {
 	p, err := udp.Parse(ip)

@@ -28,6 +28,8 @@ type RoCELink struct {
 	Loss, Duplicate, Reorder float64
 	Late                     time.Duration
 	Seed                     uint64 // the same numbers, the same fate of each packet
+	// Find is how long it takes to find the way to another host.
+	Find time.Duration
 	// Lost reports whether a packet, from its IP header on, is lost; nil: none is beside those of
 	// Loss. It is called with the packets in the order in which they are sent, by whoever sends.
 	Lost func(ip []byte) bool
@@ -120,6 +122,11 @@ func (p *rocePort) Route(ctx context.Context, local, remote netip.Addr) (vnic.Ro
 		return nil, ctx.Err()
 	}
 	if !slices.Contains(p.addrs, remote) {
+		select {
+		case <-time.After(h.RoCE.Find):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		b := remote.As16()
 		r.mac = [6]byte{2, 0, b[12], b[13], b[14], b[15]}
 	}

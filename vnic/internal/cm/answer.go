@@ -14,8 +14,8 @@ import (
 // A request is a peer's wish to connect, until it is answered: over a stream, as a session of an
 // SCTP association, or from a QP of the device. One of accept, reject and drop is called.
 type request interface {
-	// acceptNow answers and connects a's QP as far as that needs no waiting; on RoCE it waits for the
-	// way to the peer, as Modify does. False: accept is to do it, or the rest of it.
+	// acceptNow answers and connects a's QP as far as its user is to wait for that. False: accept is
+	// to do it, or the rest of it.
 	acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error)
 	// accept answers and connects a's QP.
 	accept(ctx context.Context, a *Attempt, p rdma.ConnParam) error

@@ -32,8 +32,9 @@ type QP interface {
 	End(a *Attempt)
 	// Disconnect begins the graceful end of a's connection, as End does.
 	Disconnect(a *Attempt)
-	// Modify changes attributes of a QP of RoCE, see rdma.QP; it may wait for the way to the peer.
-	Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error
+	// Modify changes attributes of a QP of RoCE, see rdma.QP. If wait is set it waits for the way to
+	// the peer; else, of a user who is not to wait, EINPROGRESS says that it is not known at once.
+	Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask, wait bool) error
 	// Receives is how many receives are posted; shared: they are those of an SRQ.
 	Receives() (n int, shared bool)
 	// Blocks reports that running the QP may wait for a program's memory.

@@ -237,7 +237,7 @@ func (x *exchange) ready(a *Attempt) {
 	id := x.id
 	var attr protocol.Attr
 	id.m.gsi().Do(func(time.Time, *protocol.Manager) { attr = x.conn.Attr(nil) })
-	err := id.moveQP(a, &attr)
+	err := id.moveQP(a, &attr, true)
 	if err == nil {
 		err = x.sayReady()
 	}

@@ -51,13 +51,13 @@ var qpSteps = []qpStep{
 		rdma.AttrRNRRetry | rdma.AttrMaxRead},
 }
 
-// moveQP moves a's QP to RTS, with what was agreed on. It waits for the way to the peer.
-func (id *ID) moveQP(a *Attempt, p *protocol.Attr) error {
+// moveQP moves a's QP to RTS, with what was agreed on; wait is as QP.Modify's.
+func (id *ID) moveQP(a *Attempt, p *protocol.Attr, wait bool) error {
 	return id.m.MoveQP(p, func(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
 		if a.Canceled() {
 			return fmt.Errorf("connect QP %d: %w", a.qp.Num(), rdma.ErrClosed)
 		}
-		return a.qp.Modify(attr, mask)
+		return a.qp.Modify(attr, mask, wait)
 	})
 }
 
@@ -83,7 +83,8 @@ func (id *ID) afterFlush(f func()) {
 		return
 	}
 	if !id.user.start(func() {
-		_ = a.qp.Modify(&rdma.QPAttr{State: rdma.QPError}, rdma.AttrState) // an error: it is gone
+		// An error: it is gone.
+		_ = a.qp.Modify(&rdma.QPAttr{State: rdma.QPError}, rdma.AttrState, false)
 		f()
 	}) {
 		f()

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -68,21 +69,33 @@ func (r *roceRequest) belongsLocked(id *ID) {
 }
 
 func (r *roceRequest) acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error) {
-	return true, r.accept(context.Background(), a, p)
+	a.accepts = true
+	err = r.move(a, p, false)
+	if errors.Is(err, syscall.EINPROGRESS) {
+		return false, nil
+	}
+	return true, err
 }
 
 func (r *roceRequest) answered() {}
 
-func (r *roceRequest) accept(_ context.Context, a *Attempt, p rdma.ConnParam) (err error) {
+func (r *roceRequest) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error {
+	return r.move(a, p, true)
+}
+
+// move moves a's QP to RTS and answers. EINPROGRESS, unless wait is set: the way to the peer is not
+// known yet, and nothing is answered.
+func (r *roceRequest) move(a *Attempt, p rdma.ConnParam, wait bool) (err error) {
 	x := r.x
 	reply := x.reply(a.qp.Num(), &p)
 	var attr protocol.Attr
 	x.m.gsi().Do(func(time.Time, *protocol.Manager) { attr = x.conn.Attr(reply) })
-	a.accepts = true
 	// The QP takes packets, and may send, before the peer knows that it does: what comes with the
 	// peer's word that it is ready, or before it, is answered (docs/decisions.md#C2).
-	if err = x.id.moveQP(a, &attr); err != nil {
-		x.end()
+	if err = x.id.moveQP(a, &attr, wait); err != nil {
+		if wait || !errors.Is(err, syscall.EINPROGRESS) {
+			x.end()
+		}
 		return err
 	}
 	return x.accept(reply)
