@@ -142,7 +142,7 @@ func dialError(path string, err error) error {
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello(ctx context.Context) error {
 	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: abi.FeatureReasons}
+		Features: abi.FeatureReasons | abi.FeatureAgain}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep abi.HelloReply
 	fds, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", req, &rep, -1)

@@ -12,8 +12,10 @@
 /* VRNIC_HEADER_LEN is the length of the encoded struct vrnic_header. */
 #define VRNIC_HEADER_LEN		16
 
-/* VRNIC_FEATURE_REASONS in HELLO asks for a struct vrnic_refusal with refusals. */
-#define VRNIC_FEATURE_REASONS		1
+/* Features in HELLO. */
+#define VRNIC_FEATURE_REASONS		1	/* asks for a struct vrnic_refusal with refusals */
+/* what is answered by EINPROGRESS is sent again; else it is waited for */
+#define VRNIC_FEATURE_AGAIN		2
 
 /*
  * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how
@@ -254,7 +256,8 @@ struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
 	uint16_t minor;
-	uint64_t features;	/* VRNIC_FEATURE_REASONS; others are not known, and passed over */
+	/* VRNIC_FEATURE_REASONS, VRNIC_FEATURE_AGAIN; others are not known, and passed over */
+	uint64_t features;
 	char comm[16];
 };
 VRNIC_ABI_SIZE(vrnic_hello_request, 32);

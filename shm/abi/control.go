@@ -64,8 +64,11 @@ func Ops() (all []Op) {
 	return all
 }
 
-// FeatureReasons in HELLO asks for a Refusal with refusals.
-const FeatureReasons = 1
+// Features in HELLO.
+const (
+	FeatureReasons = 1 // asks for a Refusal with refusals
+	FeatureAgain   = 2 // what is answered by EINPROGRESS is sent again; else it is waited for
+)
 
 // DeviceNameLen is the space for a device's name, zero padded. MaxDevices is how many names HELLO
 // returns; further ones are found by QUERY_DEVICE.

@@ -94,7 +94,7 @@ type HelloRequest struct {
 	Magic    uint32 // MagicHello
 	Major    uint16
 	Minor    uint16
-	Features uint64 // FeatureReasons; others are not known, and passed over
+	Features uint64 // FeatureReasons, FeatureAgain; others are not known, and passed over
 	Comm     [16]byte
 }
 

@@ -32,6 +32,7 @@ type Session struct {
 	// looks is why the session may only list and count: there was no room for another one.
 	looks   error
 	reasons bool   // the client wants to know why; set by HELLO
+	again   bool   // the client knows EINPROGRESS; set by HELLO
 	minor   uint16 // of the version that both sides have; set by HELLO
 
 	limits Limits // those that held when it began
@@ -101,6 +102,10 @@ func (s *Session) Peer() osmem.Peer { return s.peer }
 
 // Guest is the name of the socket that the client came by; "": the daemon's own.
 func (s *Session) Guest() string { return s.guest }
+
+// AsksAgain says that the client sends a request again that is answered by EINPROGRESS. It is for
+// handlers' methods.
+func (s *Session) AsksAgain() bool { return s.again }
 
 // account is whom what the session has is counted for.
 func (s *Session) account() account { return accountOf(s.guest, s.peer) }
@@ -330,7 +335,8 @@ func (s *Session) hello(stop func() bool) error {
 		rep.Minor = abi.Minor
 		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
 	}
-	s.reasons, s.minor = req.Features&abi.FeatureReasons != 0, rep.Minor
+	s.reasons, s.again = req.Features&abi.FeatureReasons != 0, req.Features&abi.FeatureAgain != 0
+	s.minor = rep.Minor
 	s.mu.Lock()
 	s.comm = abi.CString(req.Comm[:])
 	s.mu.Unlock()

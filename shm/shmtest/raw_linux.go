@@ -154,7 +154,7 @@ func (r *RawClient) WantEnd(why string) {
 func (r *RawClient) Hello() *RawClient {
 	r.T.Helper()
 	fds := r.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
-		Minor: abi.Minor}, &r.Reply)
+		Minor: abi.Minor, Features: abi.FeatureAgain}, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }

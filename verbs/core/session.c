@@ -249,7 +249,8 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 static int hello(struct vrnic_session *s, const char *path)
 {
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
-					  .minor = VRNIC_MINOR, .features = VRNIC_FEATURE_REASONS };
+					  .minor = VRNIC_MINOR,
+					  .features = VRNIC_FEATURE_REASONS | VRNIC_FEATURE_AGAIN };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 

@@ -128,21 +128,26 @@ func TestRoCEDeadPeer(t *testing.T) {
 	}()
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
 	ctx := r.Ctx(1)
-	req := &abi.CreateAHRequest{PD: r.PD(ctx), Attr: abi.AHAttr{Flags: abi.AHGlobal, GIDIndex: 2,
-		Port: 1, GID: dead("10.77.0.99")}}
-	ask := func() error {
-		_, err := r.Call(abi.OpCreateAH, req, &abi.CreateAHReply{})
+	ask := func(r *shmtest.RawClient, pd uint32) error {
+		_, err := r.Call(abi.OpCreateAH, &abi.CreateAHRequest{PD: pd, Attr: abi.AHAttr{
+			Flags: abi.AHGlobal, GIDIndex: 2, Port: 1, GID: dead("10.77.0.99")}}, &abi.CreateAHReply{})
 		return err
 	}
-	if err = ask(); !errors.Is(err, syscall.EINPROGRESS) {
+	old := shmtest.NewRaw(t, d.Socket()) // does not know EINPROGRESS, and waits, too
+	old.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major}, &old.Reply)
+	oldPD := old.PD(old.Ctx(1))
+	late := make(chan error, 1)
+	go func() { late <- ask(old, oldPD) }()
+	rpd := r.PD(ctx)
+	if err = ask(r, rpd); !errors.Is(err, syscall.EINPROGRESS) {
 		t.Fatalf("at first: %v", err)
 	}
 	for errors.Is(err, syscall.EINPROGRESS) {
 		r.Must(abi.OpDeallocPD, &abi.HandleRequest{Handle: r.PD(ctx)}, nil)
 		time.Sleep(20 * time.Millisecond)
-		err = ask()
+		err = ask(r, rpd)
 	}
-	for _, err := range []error{err, <-waited} {
+	for _, err := range []error{err, <-waited, <-late} {
 		if !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ETIMEDOUT) {
 			t.Errorf("in the end: %v", err)
 		}

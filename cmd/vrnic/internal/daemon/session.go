@@ -199,7 +199,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		Privileged:   sd.s.shm.Peer().UID == 0 && sd.s.shm.Guest() == "",
 		OnAsync:      sd.onAsync,
 		InlineEvents: true,
-		Impatient:    true,
+		Impatient:    sd.s.shm.AsksAgain(),
 	})
 	if err != nil {
 		return nil, err
