@@ -138,8 +138,9 @@ func TestHelp(t *testing.T) {
 		{[]string{"show", "--help"}, []string{"dev", "qp", "pd", "mr", "mw", "cq", "srq", "cm", "peer",
 			"client", "port", "daemon", "-d DEVICE"}},
 		{[]string{"show", "qp", "--help"}, []string{"vrnic show qp", "--json", "-d DEVICE"}},
-		{[]string{"exec", "--help"}, []string{"vrnic exec [-d DEVICE] [--lend-heap] [--sys HOW] -- CMD",
-			"VRNIC_SOCKET", "126", "127", "--lib-dir"}},
+		{[]string{"exec", "--help"},
+			[]string{"vrnic exec [-d DEVICE] [--rsockets] [--lend-heap] [--sys HOW] -- CMD",
+				"VRNIC_SOCKET", "126", "127", "--lib-dir"}},
 		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
 	} {
 		status, stdout, stderr := vrnic(tt.args...)
