@@ -110,6 +110,10 @@ func (s *Session) AsksAgain() bool { return s.again }
 // account is whom what the session has is counted for.
 func (s *Session) account() account { return accountOf(s.guest, s.peer) }
 
+// Account is whom bounds of a user's hold for, a value that can be compared: the client's user, or
+// all users of a Guest's socket.
+func (s *Session) Account() any { return s.account() }
+
 // Comm is what the client calls itself; not to be believed, nor printed without escaping.
 func (s *Session) Comm() string {
 	s.mu.Lock()

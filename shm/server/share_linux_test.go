@@ -153,3 +153,25 @@ func TestLooking(t *testing.T) {
 			Refused: 1}
 	})
 }
+
+// Root of a container has no part in what root may have. All users of a container, who are as many
+// as its root likes, have what one user may.
+func TestAccount(t *testing.T) {
+	of := func(guest string, uid uint32) any {
+		return (&Session{guest: guest, peer: osmem.Peer{UID: uid}}).Account()
+	}
+	for _, tt := range []struct {
+		a, b any
+		same bool
+	}{
+		{of("", 0), of("", 0), true},
+		{of("", 0), of("", 1), false},
+		{of("", 0), of("vrnic0", 0), false},
+		{of("vrnic0", 0), of("vrnic0", 1), true},
+		{of("vrnic0", 0), of("vrnic1", 0), false},
+	} {
+		if (tt.a == tt.b) != tt.same {
+			t.Errorf("%v and %v: the same is %t", tt.a, tt.b, !tt.same)
+		}
+	}
+}

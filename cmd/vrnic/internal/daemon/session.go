@@ -191,7 +191,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		Label:  strconv.FormatUint(uint64(sd.s.shm.ID()), 10),
 		PID:    int(sd.s.shm.Peer().PID),
 		Comm:   sd.s.shm.Comm(),
-		User:   sd.s.shm.Peer().UID,
+		User:   sd.s.shm.Account(),
 		OnViolation: func(err error) {
 			sd.s.shm.Fail(err)
 		},
