@@ -176,7 +176,14 @@ func TestGuestsRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []string{file, filepath.Join(dir, "nowhere", "g")} {
+	open := filepath.Join(filepath.Dir(dir), "open") // as /tmp is
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{file, filepath.Join(dir, "nowhere", "g"), open} {
 		d, err := daemon.New(guestConfig(t, at, "s"))
 		if err == nil {
 			d.Close()

@@ -39,6 +39,14 @@ func Make(containers string, names []string) (guests []server.Guest, err error) 
 	if err := makeDir(containers, 0o700); err != nil {
 		return nil, err
 	}
+	st, err := os.Lstat(containers)
+	if err != nil {
+		return nil, fmt.Errorf("sockets for containers: %w", err)
+	}
+	if st.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("sockets for containers: others can write %s, and have containers mount "+
+			"what they put there: choose a directory that only its owner can write", containers)
+	}
 	for _, name := range names {
 		if err := makeDir(Dir(containers, name), 0o755); err != nil {
 			return nil, err
