@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -119,12 +120,12 @@ func containersOf(client *shm.Client) (string, error) {
 // it below own.
 func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, err error) {
 	socket := guest.Socket(containers, name)
-	if _, err := os.Stat(socket); err != nil {
-		return d, err
+	client, err := shm.Dial(socket)
+	if errors.Is(err, syscall.ECONNREFUSED) { // of a daemon before this one, which was killed
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
-	client, err := dialPath(socket)
 	if err != nil {
-		return d, err
+		return d, fmt.Errorf("%s: %w", socket, err)
 	}
 	defer client.Close()
 	d = cdi.Device{Name: name, Folder: filepath.Dir(socket), Socket: filepath.Base(socket),

@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -193,9 +194,26 @@ func TestCDIRefused(t *testing.T) {
 	}
 
 	s.run(program(), "dev", "add", "vrnic2,addr=10.77.0.4/24")
+	// A daemon that had such a device from the beginning has been killed here.
+	stale := &net.UnixAddr{Name: filepath.Join(s.guests(), "vrnic2", "vrnic.sock"),
+		Net: "unixpacket"}
+	if err := os.Mkdir(filepath.Dir(stale.Name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix(stale.Net, stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if out := s.run(program(), "cdi", "generate"); !strings.Contains(out,
 		"vrnic2 was added while the daemon ran") {
 		t.Errorf("of a device that has come later it says %q", out)
+	}
+	if err := os.Remove(stale.Name); err != nil {
+		t.Error(err)
 	}
 	if out := s.in("all", "ibv_devices"); !strings.Contains(out, "vrnic2 ") {
 		t.Errorf("all devices are\n%s", out)
