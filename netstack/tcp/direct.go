@@ -30,6 +30,9 @@ func (c *Conn) identify(h *Host) {
 func (c *Conn) queueSegment(d *ethswitch.Delivery, p *frame.Packet,
 	pkt *stack.PacketBuffer) bool {
 	if c.queue == nil || !sending(c.ep.EndpointState()) || !strip(p, pkt) {
+		if d.Holds((*receiver)(c)) {
+			c.queueRun() // it comes behind what was brought with it: a RST does
+		}
 		return false
 	}
 	n, _ := p.TCPHeaderLen()
