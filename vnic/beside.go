@@ -89,10 +89,15 @@ func (qp *QP) datagramsBeside() func(remote netip.Addr) func(qpn uint32) *datagr
 	}
 	return func(remote netip.Addr) func(qpn uint32) *datagrams.Link {
 		a := qp.dev.cfg.Beside.find(remote)
-		if a == nil || qp.dev.roce.watches(a) {
+		if a == nil {
 			return nil
 		}
-		return a.datagrams
+		return func(qpn uint32) *datagrams.Link {
+			if qp.dev.roce.watches(a) { // a sender goes one way for long, and somebody looks meanwhile
+				return nil
+			}
+			return a.datagrams(qpn)
+		}
 	}
 }
 

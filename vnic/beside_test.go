@@ -599,3 +599,29 @@ func TestBesideWatched(t *testing.T) {
 		}
 	})
 }
+
+// Datagrams between two devices are copied or packets as it is when each is sent, however long they
+// have gone the same way.
+func TestDatagramsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		allBeside = true
+		a, b := roceHosts(t)
+		allBeside = false
+		x, y := newDatagrammer(t, a, vnictest.PeerConfig{}), newDatagrammer(t, b, vnictest.PeerConfig{})
+		p := nearPair{fabric: &fabric{a: a, b: b}}
+		to := rdma.Datagram{AH: x.ah("10.0.0.2").Handle(), QPN: y.QP.Num(), QKey: udQKey}
+		send := func() {
+			y.Recv(7, 0, 104)
+			x.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, To: to}, 0, 64)
+			x.WantSend("sent", is(1, ok))
+			y.WantRecv("sent", is(7, ok))
+		}
+		p.want(t, "at first", 0, 1, send)
+		for _, c := range []*vnic.Context{a, b} {
+			stop := c.Device().Watch()
+			p.want(t, "watched", 1, 0, send)
+			stop()
+			p.want(t, "not watched any more", 0, 1, send)
+		}
+	})
+}
