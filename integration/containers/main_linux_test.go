@@ -20,6 +20,9 @@ const insideVariable = "VRNIC_TEST_CONTAINERS_DIR"
 // workDir holds the program vrnic, the image, and what the runtimes store.
 var workDir = os.Getenv(insideVariable)
 
+// namespaces are those that the tests are in.
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
+
 // program is the vrnic under test.
 func program() string { return filepath.Join(workDir, "vrnic") }
 
@@ -54,6 +57,11 @@ func TestMain(m *testing.M) {
 func missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root makes namespaces of its own here")
+	}
+	try := exec.Command("/bin/true")
+	try.SysProcAttr = &unix.SysProcAttr{Cloneflags: namespaces}
+	if err := try.Run(); err != nil { // root of a container perhaps
+		return fmt.Errorf("this root makes no namespaces of its own: %w", err)
 	}
 	if err := needtest.Missing("podman", "crun", "apt-cache", "dpkg-query", "ib_write_bw", "rping",
 		"ibv_devinfo"); err != nil {
@@ -98,8 +106,7 @@ func again() int {
 		os.Args[1:]...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideVariable+"="+dir)
-	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL,
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC}
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Cloneflags: namespaces}
 	err = cmd.Run()
 	var exit *exec.ExitError
 	switch {
