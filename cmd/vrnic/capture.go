@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -29,8 +30,8 @@ func captureCommand() *cli.Command {
 			"[--proto NAME] -w FILE\nvrnic capture -w - | wireshark -k -i -",
 		Description: "Writes what goes through devices, all of them if none is named, and through " +
 			"ports of the switch, until\ninterrupted. Packets are as they are on a wire: what goes " +
-			"through the daemon in one piece is cut, with\nchecksums. A comment says of which queue pair, program and " +
-			"operation a packet is, as far as that is known.\n" +
+			"through the daemon in one piece is cut, with\nchecksums. A comment says of which queue pair, " +
+			"program and operation a packet is, as far as that is known.\n" +
 			"Root and the daemon's own user may do it. The daemon does not wait for who looks: packets " +
 			"that find no room\nare dropped here, not on their way, and counted at the end.\n\n" +
 			"Queue pairs of one device, and of devices of RoCE of one daemon, reach each other without " +
@@ -40,7 +41,7 @@ func captureCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "packets of `DEVICE`"},
 			&cli.StringSliceFlag{Name: "port", Aliases: []string{"p"},
 				Usage: "packets of `PORT`, as vrnic show port has it"},
-			&cli.StringFlag{Name: "write", Aliases: []string{"w"}, Required: true,
+			&cli.StringFlag{Name: "write", Aliases: []string{"w"},
 				Usage: "to `FILE`, or with - to stdout"},
 			&cli.IntFlag{Name: "files", DefaultText: "one file",
 				Usage: "keep the last `N` files, whose names have a number"},
@@ -74,7 +75,8 @@ type recording struct {
 func capturePackets(c *cli.Context, client *shm.Client) error {
 	r := recording{ports: append(c.StringSlice("device"), c.StringSlice("port")...),
 		snap: c.Int("snaplen"), count: c.Int64("count"), told: c.App.ErrWriter}
-	r.filter.Proto, r.filter.QP = c.String("proto"), uint32(c.Uint("qp"))
+	qp := c.Uint("qp")
+	r.filter.Proto, r.filter.QP = c.String("proto"), uint32(qp)
 	if s := c.String("peer"); s != "" {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
@@ -87,8 +89,16 @@ func capturePackets(c *cli.Context, client *shm.Client) error {
 	}
 	path, files, size := c.String("write"), c.Int("files"), c.Int64("filesize")
 	switch {
+	case path == "":
+		return usagef("where to? --write names a file, - is stdout")
+	case qp > math.MaxUint32:
+		return usagef("--qp: at most %d", uint32(math.MaxUint32))
+	case r.count < 0:
+		return usagef("--count is not below 0")
 	case (files > 0) != (size > 0) || files < 0 || size < 0:
 		return usagef("--files and --filesize go together")
+	case size > math.MaxInt64/1000:
+		return usagef("--filesize: at most %d", int64(math.MaxInt64/1000))
 	case files > 0 && path == "-":
 		return usagef("--files takes a file's name")
 	case r.snap < 1 || r.snap > frame.MaxLen:
@@ -103,9 +113,17 @@ func capturePackets(c *cli.Context, client *shm.Client) error {
 		}
 		return capture.NewStream(c.App.Writer, s)
 	}
-	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interruptible(c.Context)
 	defer stop()
 	return r.run(ctx, client)
+}
+
+// interruptible ends with the first signal. A second one ends the program: who reads what is
+// captured may never take it.
+func interruptible(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // run captures until ctx ends.
@@ -246,7 +264,7 @@ func extcap(c *cli.Context) error {
 		return err
 	case c.Bool("capture") && c.String("fifo") != "":
 		return asking(func(c *cli.Context, client *shm.Client) error {
-			ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+			ctx, stop := interruptible(c.Context)
 			defer stop()
 			// Wireshark takes what is on stderr for an error.
 			r := recording{ports: []string{device}, snap: frame.MaxLen, told: io.Discard}

@@ -149,19 +149,26 @@ func TestCaptureFails(t *testing.T) {
 	p.ready()
 	file := filepath.Join(dir, "x.pcapng")
 	for args, want := range map[string]string{
-		"-w FILE -d nobody":                   "no device and no port nobody",
-		"-w FILE -d host":                     "are the kernel's",
-		"-w FILE -d left --proto ip":          "none of arp, icmp",
-		"-w FILE -d left --peer x":            "--peer",
-		"-w FILE -d left --files 3":           "--files and --filesize",
-		"-w - -d left --files 3 --filesize 1": "takes a file's name",
-		"-w FILE -d left -s 0":                "--snaplen",
-		"-d left":                             "write",
+		"-w FILE -d nobody":                                        "no device and no port nobody",
+		"-w FILE -d host":                                          "are the kernel's",
+		"-w FILE -d left --proto ip":                               "none of arp, icmp",
+		"-w FILE -d left --peer x":                                 "--peer",
+		"-w FILE -d left --files 3":                                "--files and --filesize",
+		"-w - -d left --files 3 --filesize 1":                      "takes a file's name",
+		"-w FILE -d left -s 0":                                     "--snaplen",
+		"-w FILE -d left -c -1":                                    "--count",
+		"-w FILE -d left --qp 4294967297":                          "--qp",
+		"-w FILE -d left --files 2 --filesize 9223372036854775807": "--filesize",
+		"-d left": "--write",
 	} {
 		args := strings.Fields(strings.ReplaceAll(args, "FILE", file))
 		status, _, stderr := vrnic(append([]string{"capture", "--socket", socket}, args...)...)
-		if status == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%q: status %d, %s; want %q", args, status, stderr, want)
+		as := exitUsage
+		if strings.Contains(want, "no device") || strings.Contains(want, "kernel") {
+			as = exitFailed
+		}
+		if status != as || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: status %d, %s; want %d, %q", args, status, stderr, as, want)
 		}
 	}
 	if _, err := os.Stat(file); err == nil {
@@ -178,6 +185,43 @@ func TestCaptureFails(t *testing.T) {
 		t.Errorf("behind the daemon's end: status %d, %s", status, c.stderr)
 	}
 	commentsOf(t, file)
+}
+
+// A second signal ends a capture into a pipe that nobody reads, which waits for its reader.
+func TestCaptureIntoFullPipe(t *testing.T) {
+	socket := pingDaemon(t)
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port,
+		"-C", "100000000", "-S", "65536")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	capture := vrnicCommand(t, "capture", "--socket", socket, "-d", "left", "-w", "-")
+	capture.Stdout = w
+	err = capture.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = capture.Process.Kill() })               // it has ended, if all is well
+	if _, err := io.ReadFull(r, make([]byte, 1<<18)); err != nil { // more than a pipe holds
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = capture.Wait(); close(ended) }() // how is of no interest
+	eventually(t, "its end", func() bool {
+		if err := capture.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Log(err)
+		}
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // What Wireshark asks a program that offers interfaces, in its order; the capture goes to a FIFO.
