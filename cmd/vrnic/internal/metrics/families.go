@@ -1,6 +1,11 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // A family is a metric with its labels.
 type family struct {
@@ -25,8 +30,14 @@ func gauge(name, help string, labels ...string) *family {
 	return newFamily(prometheus.GaugeValue, name, help, labels)
 }
 
-// send gives one series of f.
+// send gives one series of f. A label that is no UTF-8, such as a port with the name of a path, is
+// quoted: one of those would cost all series.
 func (f *family) send(ch chan<- prometheus.Metric, value float64, labels ...string) {
+	for i, l := range labels {
+		if !utf8.ValidString(l) {
+			labels[i] = strconv.Quote(l)
+		}
+	}
 	ch <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
 }
 

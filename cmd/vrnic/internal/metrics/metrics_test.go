@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -250,5 +251,20 @@ func TestScrapeUnderLoad(t *testing.T) {
 	close(done)
 	if n := <-scraped; n == 0 {
 		t.Error("nothing was scraped")
+	}
+}
+
+// The path of a port need not be UTF-8, which labels are.
+func TestPortOfAnyPath(t *testing.T) {
+	c := metrics.NewCollector(func() daemon.Metrics {
+		return daemon.Metrics{Ports: []ethswitch.PortTotal{{Name: "unix-listen:/a\xffb", Kind: "unix"},
+			{Name: "unix-listen:/a\xfeb", Kind: "unix"}}}
+	})
+	reg := prometheus.NewPedanticRegistry()
+	if err := reg.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := testutil.GatherAndCount(reg, "vrnic_port_frames_total"); err != nil || n != 4 {
+		t.Errorf("%d series, %v", n, err)
 	}
 }
