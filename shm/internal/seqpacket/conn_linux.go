@@ -401,7 +401,7 @@ func setOwner(path string, gid int, mode fs.FileMode) (st unix.Stat_t, err error
 		return st, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || st.Nlink != 1 {
-		return st, fmt.Errorf("%s was replaced by something else: choose a directory for --socket that "+
+		return st, fmt.Errorf("%s was replaced by something else: choose a directory that "+
 			"nobody else can write", path)
 	}
 	if gid >= 0 {
@@ -438,7 +438,7 @@ func (l *Listener) Close() error {
 
 // errInUse says that another daemon has the socket.
 func errInUse(path string) error {
-	return fmt.Errorf("a daemon is running on %s already: choose another --socket: %w", path,
+	return fmt.Errorf("a daemon is running on %s already: choose another path: %w", path,
 		syscall.EADDRINUSE)
 }
 
@@ -447,7 +447,7 @@ func lockPath(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("no socket can be made here, choose another --socket: %w", err)
+			return nil, fmt.Errorf("no socket can be made here, choose another path: %w", err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()

@@ -124,7 +124,8 @@ func TestGuestFoldersStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := daemon.New(guestConfig(t, dir, "b")); err == nil ||
-		!strings.Contains(err.Error(), "a daemon is running on "+guest.Dir(dir, "vrnic0")) {
+		!strings.Contains(err.Error(), "a daemon is running on "+guest.Dir(dir, "vrnic0")) ||
+		strings.Contains(err.Error(), "--socket") { // --containers would help
 		t.Errorf("a second daemon there: %v", err)
 	}
 	if err := first.Close(); err != nil {
