@@ -526,7 +526,7 @@ func TestSocketFile(t *testing.T) {
 		t.Errorf("second daemon: %v", err)
 	}
 	if _, err := Listen(filepath.Join(dir, "none", "sock"), cfg); !errors.Is(err, syscall.ENOENT) ||
-		!strings.Contains(err.Error(), "another --socket") {
+		!strings.Contains(err.Error(), "another path") {
 		t.Errorf("no directory for it: %v", err)
 	}
 	rawConnect(t, path).hello() // the first is not disturbed
