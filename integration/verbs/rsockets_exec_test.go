@@ -58,7 +58,7 @@ func TestPlainSockets(t *testing.T) {
 			top := make.make(t)
 			top.server.dev = ""
 			for _, c := range []string{"names", "waiting", "ends", "shut", "much", "inherited",
-				"anywhere", "killed"} {
+				"anywhere", "stranger", "killed"} {
 				t.Run(c, func(t *testing.T) {
 					top.server.in(t).startRSocketsWith(top.cEnv(), cProgram(t, "plain"), c).succeed(cLimit,
 						"^ok "+c+"$", "^all done$")

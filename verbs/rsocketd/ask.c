@@ -191,8 +191,9 @@ static void hear(int from, const char *secret)
 	} c;
 	struct rs_ask q;
 	struct iovec v = { &q, sizeof(q) };
+	/* room for one, and not, as in all of c, for two: anybody can send some */
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &c,
-			    .msg_controllen = sizeof(c) };
+			    .msg_controllen = CMSG_LEN(sizeof(int)) };
 	ssize_t n = recvmsg(from, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fd = -1;
 

@@ -1,6 +1,5 @@
 /* What a descriptor is. */
 #include <poll.h>
-#include <unistd.h>
 
 #include "rspreload.h"
 
@@ -30,18 +29,13 @@ int rs_verdict(int fd)
 int rs_end_said(int fd, uint64_t id)
 {
 	struct pollfd p = { .fd = fd };
-	int err;
+	int err = rs_verdict(fd);
 
-	for (;;) {
-		err = rs_verdict(fd);
-		if (err >= 0)
-			return err;
-		if (poll(&p, 1, 0) <= 0)
-			return 0; /* the other direction goes on */
-		if (!rs_is_known(id))
-			break;
-		usleep(1000); /* it has not seen yet that the program has ended both */
-	}
+	if (err >= 0)
+		return err;
+	/* the other direction goes on; or rsocketd, which says first how it ends, has not ended it */
+	if (poll(&p, 1, 0) <= 0 || rs_is_known(id))
+		return 0;
 	err = rs_verdict(fd); /* what is not known any more has been said before */
 	return err < 0 ? ECONNRESET : err; /* rsocketd itself has gone */
 }

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "vt.h"
@@ -190,6 +191,8 @@ static void *accepts(void *l)
 /* A thread that waits for connections is woken. */
 static void shut(void)
 {
+	static const char much_more[1 << 20];
+	struct pollfd p;
 	struct sockaddr_in at;
 	int l = listener(getenv("VT_SERVER"), &at), s[2];
 	pthread_t t;
@@ -202,6 +205,16 @@ static void shut(void)
 	CHECK_EQ(pthread_join(t, &err), 0);
 	CHECK_EQ((intptr_t)err, EINVAL);
 	CHECK_EQ(close(l), 0);
+	joined(s);
+	/* so is one that reads while what was written is still to go */
+	CHECK_EQ(fcntl(s[0], F_SETFL, O_NONBLOCK), 0);
+	p = (struct pollfd){ .fd = s[0], .events = POLLOUT };
+	while (write(s[0], much_more, sizeof(much_more)) > 0 || poll(&p, 1, 300) == 1)
+		; /* the peer does not read, and nobody has room for more */
+	CHECK_EQ(shutdown(s[0], SHUT_RDWR), 0);
+	CHECK_EQ(read(s[0], &c, 1), 0);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(close(s[1]), 0);
 	joined(s);
 	CHECK_EQ(shutdown(s[0], SHUT_RDWR), 0);
 	CHECK_EQ(read(s[0], &c, 1), 0);
@@ -361,6 +374,37 @@ static void anywhere(void)
 	CHECK_EQ(close(l), 0);
 }
 
+/* Who may not ask leaves nothing with the process that is asked, be it two descriptors. */
+static void stranger(void)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(2 * sizeof(int))];
+	} c = { .h = { .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+		       .cmsg_len = CMSG_LEN(2 * sizeof(int)) } };
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	struct iovec v = { "x", 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &c,
+			    .msg_controllen = sizeof(c) };
+	const char *word = strchr(getenv("VRNIC_RSOCKETS"), '.') + 1;
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), s, p[2], two[2], n;
+
+	n = snprintf(to.sun_path + 1, sizeof(to.sun_path) - 1, "vrnic-rsocketd.%.*s",
+		     (int)strcspn(word, "."), word);
+	s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	CHECK_EQ(connect(s, (struct sockaddr *)&to, offsetof(struct sockaddr_un, sun_path) + 1 + n), 0);
+	CHECK_EQ(pipe(p), 0);
+	two[0] = two[1] = p[1];
+	memcpy(CMSG_DATA(&c.h), two, sizeof(two));
+	CHECK_EQ(sendmsg(s, &m, 0), 1);
+	CHECK_EQ(close(p[1]), 0);
+	wait_for(p[0], 0); /* a hang-up: nobody has the other end */
+	CHECK_EQ(close(p[0]), 0);
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(l), 0);
+}
+
 /* Without the process that has the sockets they are over; new ones get another. */
 static void killed(void)
 {
@@ -394,7 +438,8 @@ int main(int argc, char **argv)
 						{ "ends", ends }, { "shut", shut },
 						{ "much", much },
 						{ "inherited", inherited },
-						{ "anywhere", anywhere }, { "killed", killed },
+						{ "anywhere", anywhere },
+						{ "stranger", stranger }, { "killed", killed },
 						{ NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
