@@ -221,7 +221,8 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 // control is for who looks after the daemon.
 func (o *operation) control(req *abi.ControlRequest) error {
 	if !o.s.privileged() {
-		return &Refusal{syscall.EPERM, "only root and the daemon's own user may change it"}
+		return &Refusal{syscall.EPERM,
+			"only root and the daemon's own user may change it, or capture its packets"}
 	}
 	if req.Flags&^abi.ControlKnown != 0 {
 		return syscall.EINVAL

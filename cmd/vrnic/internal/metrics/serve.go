@@ -26,6 +26,9 @@ const (
 	maxConnections = 16
 	maxScrapes     = 2 // at once; who comes beyond is told so (503)
 	patience       = 10 * time.Second
+	// hurry bounds a request's headers: who sends half of them keeps a place, and scrapers wait for
+	// ten seconds.
+	hurry = 2 * time.Second
 )
 
 const maxPath = 107 // sun_path of unix(7), which ends in a zero
@@ -132,7 +135,7 @@ func (s *Server) Serve(c *Collector, version string, log *slog.Logger) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorLog: errlog,
 		MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: true}))
-	s.http = http.Server{Handler: mux, ErrorLog: errlog, ReadHeaderTimeout: patience,
+	s.http = http.Server{Handler: mux, ErrorLog: errlog, ReadHeaderTimeout: hurry,
 		ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: 3 * patience,
 		MaxHeaderBytes: 16 << 10}
 	s.done = make(chan struct{})
