@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // startRSockets starts a program whose sockets of TCP are sockets over RDMA.
@@ -68,6 +69,17 @@ func TestPlainSockets(t *testing.T) {
 			top.server.wantNoRSocketD()
 		})
 	}
+}
+
+// A worker that has dropped its rights gets none by the process that has the sockets.
+func TestPlainSocketsOfRoot(t *testing.T) {
+	need(t)
+	needtest.Root(t)
+	top := oneDevice(t)
+	top.server.startRSocketsWith(top.cEnv(), cProgram(t, "plain"), "rights").succeed(cLimit,
+		"^ok rights$", "^all done$")
+	top.server.settle()
+	top.server.wantNoRSocketD()
 }
 
 // The daemon dies: connections end with an error, what listens does so at the next one, and nothing

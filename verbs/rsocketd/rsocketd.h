@@ -23,6 +23,7 @@ struct socket {
 	int end;      /* ours of the pair */
 	struct rs_end local, remote;
 	bool bound;   /* and nothing else: it has no thread */
+	bool leaving; /* it cannot be asked about any more; what it has is being closed */
 	bool beside;  /* kernel listens */
 	bool connecting;
 	size_t filled; /* octets in the pair that keep the program from writing */
@@ -36,7 +37,7 @@ struct socket *socket_find(uint64_t id); /* with the lock; NULL: there is none *
 void socket_add(struct socket *s);	  /* with the lock */
 void socket_remove(struct socket *s);	  /* without: when it returns nobody is at it */
 int sockets_bound(struct socket **list, int most); /* with the lock: how many */
-bool sockets_any(void);
+bool sockets_any(void); /* those that still send what they were given are some */
 /* With the lock: whether one of port, and no connection, is there that its program has closed. */
 bool sockets_leaving(uint16_t port);
 /* A pair of type: s has a new id, and one of the ends; the program's, or -errno. */

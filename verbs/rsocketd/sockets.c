@@ -8,6 +8,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct socket *sockets;
+static int leaving; /* lock */
 static uint64_t last_id; /* lock */
 
 void sockets_lock(void) { pthread_mutex_lock(&lock); }
@@ -37,6 +38,8 @@ void socket_remove(struct socket *s)
 		p = &(*p)->next;
 	if (*p)
 		*p = s->next;
+	leaving += !s->leaving;
+	s->leaving = true;
 	sockets_unlock();
 }
 
@@ -56,7 +59,7 @@ bool sockets_any(void)
 	bool any;
 
 	sockets_lock();
-	any = sockets;
+	any = sockets || leaving;
 	sockets_unlock();
 	return any;
 }
@@ -155,5 +158,10 @@ void socket_free(struct socket *s)
 		close(s->end);
 	if (s->kernel >= 0)
 		close(s->kernel);
+	if (s->leaving) { /* else it never was there, and the lock may be held */
+		sockets_lock();
+		leaving--;
+		sockets_unlock();
+	}
 	free(s);
 }

@@ -7,7 +7,9 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "rsocketd.h"
@@ -79,6 +81,30 @@ static void let_go(int keep)
 	}
 }
 
+/*
+ * A program that has dropped its rights has its options set here. So none are kept but those for
+ * files, which the daemon's socket is one of.
+ */
+static void drop_capabilities(void)
+{
+	enum { DAC_OVERRIDE = 1, DAC_READ_SEARCH = 2 }; /* linux/capability.h, version 3 */
+	struct {
+		uint32_t version;
+		int pid;
+	} head = { .version = 0x20080522 };
+	struct {
+		uint32_t effective, permitted, inheritable;
+	} have[2] = { { 0 } };
+	const uint32_t files = 1 << DAC_OVERRIDE | 1 << DAC_READ_SEARCH;
+
+	if (syscall(SYS_capget, &head, have))
+		memset(have, 0, sizeof(have));
+	have[0].permitted = have[0].effective &= files;
+	have[1].permitted = have[1].effective = 0;
+	have[0].inheritable = have[1].inheritable = 0;
+	syscall(SYS_capset, &head, have);
+}
+
 /* Who has started this waits to hear whether it can be asked. */
 static void say(const char *to, int err)
 {
@@ -108,6 +134,7 @@ static int run(int argc, char **argv, char **env)
 	say(argc > 1 ? argv[1] : NULL, fd < 0 ? errno : 0);
 	if (fd < 0 || chdir("/"))
 		return 1;
+	drop_capabilities();
 	let_go(fd);
 	ask_serve(fd, secret);
 	return 0;

@@ -405,6 +405,17 @@ static void stranger(void)
 	CHECK_EQ(close(l), 0);
 }
 
+/* Root, too, has its options set by who has no rights: others may ask the same process. */
+static void rights(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), yes = 1;
+
+	CHECK_EQ(setsockopt(l, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)), 0);
+	CHECK_ERRNO(setsockopt(l, IPPROTO_IP, IP_TRANSPARENT, &yes, sizeof(yes)), EPERM);
+	CHECK_EQ(close(l), 0);
+}
+
 /* Without the process that has the sockets they are over; new ones get another. */
 static void killed(void)
 {
@@ -440,6 +451,7 @@ int main(int argc, char **argv)
 						{ "inherited", inherited },
 						{ "anywhere", anywhere },
 						{ "stranger", stranger }, { "killed", killed },
+						{ "rights", rights },
 						{ NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
