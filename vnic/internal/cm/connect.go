@@ -69,17 +69,21 @@ func (id *ID) begin(s step, a *Attempt, cancel func()) error {
 	return nil
 }
 
-// fail ends an attempt, and says so. The QP goes to Error, where its receives flush, as librdmacm
-// has it, and whatever the attempt has failed for (Q2).
+// fail ends an attempt, and says so once: the peer may refuse what Accept fails to bring about, too.
+// The QP goes to Error, where its receives flush, as librdmacm has it, and whatever the attempt has
+// failed for (Q2).
 func (id *ID) fail(a *Attempt, ev Event) {
 	a.release(true, ev.Err)
 	id.mu.Lock()
-	_ = id.stepLocked(stepFail) // an error: id is closed, and the event goes nowhere
-	if id.attempt == a {
+	first := id.attempt == a
+	if first {
+		_ = id.stepLocked(stepFail) // an error: id is closed, and the event goes nowhere
 		id.attempt = nil
 	}
 	id.mu.Unlock()
-	id.emit(ev)
+	if first {
+		id.emit(ev)
+	}
 }
 
 // connect runs on a goroutine of the context, and leaves the queue when the request has been sent.
