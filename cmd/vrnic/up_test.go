@@ -7,11 +7,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // An upProcess is this program, started as a user starts it.
@@ -125,6 +128,10 @@ func TestUpCPUProfile(t *testing.T) {
 func TestUp(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
+			if signal.Ignored(sig) {
+				needtest.Skip(t, "this was started with "+sig.String()+" ignored, as by nohup, and so is "+
+					"the daemon")
+			}
 			dir := socketDir(t)
 			socket, notifySocket := filepath.Join(dir, "s"), filepath.Join(dir, "notify")
 			manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notifySocket,

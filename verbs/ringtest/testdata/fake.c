@@ -11,7 +11,7 @@
 
 struct vrnic_session session;
 struct vrnic_context context;
-struct vrnic_pd pd;
+struct vrnic_pd pd = { .is = &pd };
 atomic_int corrupt, doorbells;
 uint32_t revoked;
 bool peer_gone, unmapped, refuse_slabs;

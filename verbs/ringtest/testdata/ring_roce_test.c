@@ -90,8 +90,8 @@ void test_services(void)
 /* A datagram's request says where it goes, and its completion where it came from. */
 void test_datagrams(void)
 {
-	struct ibv_pd other = { .context = pd.pd.context };
-	struct ibv_ah foreign = { .pd = &other };
+	struct vrnic_pd other = { .pd = { .context = pd.pd.context }, .is = &other };
+	struct ibv_ah foreign = { .pd = &other.pd };
 	struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_SEND };
 	struct ibv_recv_wr recv = { .wr_id = 9 }, *bad;
 	struct ibv_qp_ex *ex;

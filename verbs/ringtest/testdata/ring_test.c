@@ -314,7 +314,7 @@ static void test_send_refused(void)
 	struct pair p = setup(4, 1, 2, 64, NULL);
 	struct ibv_sge sge[40] = { sge_of(0, 8), sge_of(8, 8) };
 	struct ibv_mw mw = { .pd = &pd.pd, .type = IBV_MW_TYPE_1, .rkey = 0x500 };
-	struct vrnic_pd other = { 0 };
+	struct vrnic_pd other = { .is = &other };
 	struct ibv_mr mr = { .pd = &other.pd };
 	uint32_t room = p.qp->cap.max_inline_data, sges = p.qp->cap.max_send_sge;
 	struct ibv_send_wr *bad, bind = { .opcode = IBV_WR_BIND_MW, .bind_mw = { .mw = &mw } };

@@ -69,8 +69,8 @@ func (id *ID) begin(s step, a *Attempt, cancel func()) error {
 	return nil
 }
 
-// fail ends an attempt, and says so once: the peer may refuse what Accept fails to bring about, too.
-// The QP goes to Error, where its receives flush, as librdmacm has it, and whatever the attempt has
+// fail ends an attempt, and says so once: the peer may refuse what Accept fails to bring about. The
+// QP goes to Error, where its receives flush, as librdmacm has it, and whatever the attempt has
 // failed for (Q2).
 func (id *ID) fail(a *Attempt, ev Event) {
 	a.release(true, ev.Err)
