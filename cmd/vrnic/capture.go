@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
+	"github.com/vrnic/vrnic/internal/terminal"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -108,7 +109,7 @@ func capturePackets(c *cli.Context, client *shm.Client) error {
 		if path != "-" {
 			return capture.NewFiles(path, files, size*1000, s)
 		}
-		if isTerminal(c.App.Writer) {
+		if terminal.Is(c.App.Writer) {
 			return nil, usagef("stdout is a terminal: pipe it into wireshark -k -i -, or name a file")
 		}
 		return capture.NewStream(c.App.Writer, s)

@@ -36,7 +36,8 @@ func changeCommands() []*cli.Command {
 	device := func(s string) error { _, err := daemon.ParseDevice(s); return err }
 	aPort := func(s string) error { _, err := daemon.ParsePort(s); return err }
 	const inUse = "It is refused while programs use the device. With --force they get the " +
-		"asynchronous event\nDEVICE_FATAL, their connections end, and what they do with that session fails from " +
+		"asynchronous event\nDEVICE_FATAL, their connections end, and what they do with that session " +
+		"fails from " +
 		"then on."
 	return []*cli.Command{
 		{Name: "dev", Usage: "add, change or delete a device of a daemon that runs",
@@ -63,7 +64,8 @@ func changeCommands() []*cli.Command {
 		{Name: "limit", Usage: "change a limit of a daemon that runs",
 			UsageText: "vrnic limit NAME=N",
 			Description: "Limits are those of vrnic up --limit. What a session may have, sessions have " +
-				"that begin from now on;\nwhat all together may have holds at once; what peers may have, devices " +
+				"that begin from now on;\nwhat all together may have holds at once; what peers may have, " +
+				"devices " +
 				"have that are added later.",
 			Flags: []cli.Flag{socketFlag()},
 			Action: func(c *cli.Context) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/top"
+	"github.com/vrnic/vrnic/internal/terminal"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -118,7 +119,7 @@ func topOf(c *cli.Context, client *shm.Client) error {
 	}
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if n > 0 || !isTerminal(c.App.Writer) {
+	if n > 0 || !terminal.Is(c.App.Writer) {
 		return top.Plain(ctx, c.App.Writer, interval, n, view, by, look)
 	}
 	screen, err := tcell.NewScreen()

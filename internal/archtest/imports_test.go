@@ -146,7 +146,7 @@ var layers = map[string][]string{
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +
 			"internal/limitlog", module + "internal/cpuprofile", module + "internal/completion", module +
-			"internal/manual",
+			"internal/manual", module + "internal/terminal",
 		module + "verbs", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
@@ -180,6 +180,7 @@ var layers = map[string][]string{
 	"internal/cpuprofile": {std, cli},
 	"internal/completion": {std, cli},
 	"internal/manual":     {std, cli},
+	"internal/terminal":   {std, sys},
 	"internal/limitlog":   {std, "golang.org/x/time"},
 	"internal/crc32c":     {std, sys, module + "internal/crcfold"},
 	"internal/crcfold":    {std, sys},

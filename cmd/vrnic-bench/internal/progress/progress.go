@@ -6,6 +6,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/terminal"
 )
 
 const (
@@ -34,7 +36,7 @@ type Line struct {
 
 // New shows a run of about total on w, if that is a terminal.
 func New(w io.Writer, total time.Duration) *Line {
-	if !isTerminal(w) || total < longFrom {
+	if !terminal.Is(w) || total < longFrom {
 		return &Line{ended: true}
 	}
 	l := newLine(w, total, time.Now)

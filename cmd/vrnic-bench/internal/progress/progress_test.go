@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/internal/terminal"
 )
 
 func TestLine(t *testing.T) {
@@ -58,7 +59,7 @@ func TestNoTerminal(t *testing.T) {
 }
 
 // terminal opens a terminal of its own.
-func terminal(t *testing.T) *os.File {
+func openTerminal(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -75,8 +76,8 @@ func state(l *Line) (shown, ended bool) {
 }
 
 func TestTerminal(t *testing.T) {
-	f := terminal(t)
-	if !isTerminal(f) {
+	f := openTerminal(t)
+	if !terminal.Is(f) {
 		t.Fatal("a terminal is none")
 	}
 	if _, ended := state(New(f, time.Second)); !ended {
