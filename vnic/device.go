@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // A Device is one virtual RNIC.
@@ -24,15 +25,16 @@ type Device struct {
 	cfg Config
 	log *slog.Logger
 
-	mu       sync.Mutex
-	contexts map[*Context]struct{} // +checklocks:mu
-	closed   bool                  // +checklocks:mu
-	qps      handle.Table[*QP]     // guarded by mu; QPNs are the device's
-	past     Counters              // guarded by mu; of QPs that are gone
-	ctxCount uint32                // +checklocks:mu
-	reaper   *time.Timer           // +checklocks:mu
-	reaped   uint64                // guarded by mu: connections that were idle for too long
-	portDown bool                  // +checklocks:mu
+	mu        sync.Mutex
+	contexts  map[*Context]struct{}  // +checklocks:mu
+	closed    bool                   // +checklocks:mu
+	qps       handle.Table[*QP]      // guarded by mu; QPNs are the device's
+	past      Counters               // guarded by mu; of QPs that are gone
+	ctxCount  uint32                 // +checklocks:mu
+	observers map[*observer]struct{} // guarded by mu
+	reaper    *time.Timer            // +checklocks:mu
+	reaped    uint64                 // guarded by mu: connections that were idle for too long
+	portDown  bool                   // +checklocks:mu
 
 	keys *mem.Keys // STags
 
@@ -169,6 +171,48 @@ func (d *Device) Close() error {
 	}
 	return nil
 }
+
+// A RequestWatcher hears of the requests of a queue pair.
+type RequestWatcher = wqe.Watcher
+
+// An observer looks at the requests of queue pairs.
+type observer struct {
+	of    func(qpn uint32) RequestWatcher
+	stops map[*QP]func()
+}
+
+// Observe has what of gives for a queue pair hear of its requests, of those that there are and
+// those that are made later; nil: of that one nobody does. stop ends it.
+func (d *Device) Observe(of func(qpn uint32) RequestWatcher) (stop func()) {
+	o := &observer{of, make(map[*QP]func())}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.observers == nil {
+		d.observers = make(map[*observer]struct{})
+	}
+	d.observers[o] = struct{}{}
+	for qp := range d.qps.All() {
+		o.add(qp)
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.observers, o)
+		for _, stop := range o.stops {
+			stop()
+		}
+		clear(o.stops)
+	}
+}
+
+// add has a queue pair observed. The device is locked, as for remove.
+func (o *observer) add(qp *QP) {
+	if w := o.of(qp.num); w != nil {
+		o.stops[qp] = qp.work.Watch(w)
+	}
+}
+
+func (o *observer) remove(qp *QP) { delete(o.stops, qp) }
 
 func (d *Device) contextList() []*Context {
 	d.mu.Lock()

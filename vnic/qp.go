@@ -225,6 +225,9 @@ func (pd *PD) addQP(qp *QP) error {
 		c.qps = make(map[uint32]*QP)
 	}
 	c.qps[num] = qp
+	for o := range c.dev.observers {
+		o.add(qp)
+	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -264,6 +267,9 @@ func (qp *QP) forget() {
 	}
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
+	for o := range c.dev.observers {
+		o.remove(qp)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.qps[qp.num] != qp {

@@ -365,14 +365,21 @@ func (r *Receives) completeLocked(wc *rdma.WC, solicited bool) {
 		w.Stats.Received(r.recvs, r.octets)
 		r.recvs, r.octets = 0, 0
 	}
+	o := w.watching()
 	cq := w.Queues.RecvCQ
 	cq.Lock()
 	for i := range r.nDeferred {
 		k := &r.deferred[i]
+		if o != nil {
+			o.receive(&k.wc)
+		}
 		cq.AddRecv(&w.Queues, &k.wc, k.cookie, k.solicited)
 	}
 	r.nDeferred = 0
 	if wc != nil {
+		if o != nil {
+			o.receive(wc)
+		}
 		cq.AddRecv(&w.Queues, wc, r.cookie, solicited)
 	}
 	cq.Unlock()

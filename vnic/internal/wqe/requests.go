@@ -1,6 +1,7 @@
 package wqe
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -22,14 +23,18 @@ type Owner interface {
 // Requests are those of one QP. What each message needs is in front and together, with the first
 // slots of its queues: with many QPs it comes from memory, line by line.
 type Requests struct {
-	num    uint32
-	owner  Owner
-	cfg    rdma.QPConfig
-	Memory mem.Stream // what the peer may touch, and the keys
-	Stats  stats.QP
-	Recv   Receives
-	Queues queue.Pair
-	send   sendSide
+	num uint32
+	// watched is set while somebody does: it is on a line of the cache that messages need, and watch
+	// is not.
+	watched atomic.Bool
+	owner   Owner
+	cfg     rdma.QPConfig
+	Memory  mem.Stream // what the peer may touch, and the keys
+	Stats   stats.QP
+	Recv    Receives
+	Queues  queue.Pair
+	send    sendSide
+	watch   atomic.Pointer[watch] // see watching
 }
 
 // FrontLen is how much of Requests messages need: up to what few requests have.
