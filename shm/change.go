@@ -76,19 +76,32 @@ func (c *Client) control(ctx context.Context, req *abi.ControlRequest, key, valu
 // names. The form of the stream is that of `vrnic capture`. It ends when what is returned is
 // closed, or shut for writing: then what was seen until then still comes.
 func (c *Client) Capture(ctx context.Context, ports []string, snap int) (*net.UnixConn, error) {
+	return c.look(ctx, abi.ControlCapture, strconv.Itoa(snap), ports)
+}
+
+// Latency has the daemon measure how long requests take until what is returned is shut for writing:
+// then what was measured comes, an array in JSON. Root and the daemon's own user get it. What is
+// measured are devices, or queue pairs as DEVICE,qp=N; all devices if nothing is named.
+func (c *Client) Latency(ctx context.Context, of []string) (*net.UnixConn, error) {
+	return c.look(ctx, abi.ControlLatency, "", of)
+}
+
+// look hands the daemon a stream to write to.
+func (c *Client) look(ctx context.Context, verb uint32, key string, at []string) (*net.UnixConn,
+	error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	theirs, f := os.NewFile(uintptr(pair[0]), "capture"), os.NewFile(uintptr(pair[1]), "capture")
+	theirs, f := os.NewFile(uintptr(pair[0]), "theirs"), os.NewFile(uintptr(pair[1]), "ours")
 	defer theirs.Close()
 	defer f.Close() // net.FileConn makes its own
 	conn, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.control(ctx, &abi.ControlRequest{Verb: abi.ControlCapture}, strconv.Itoa(snap),
-		strings.Join(ports, "\n"), int(theirs.Fd())); err != nil {
+	if err := c.control(ctx, &abi.ControlRequest{Verb: verb}, key, strings.Join(at, "\n"),
+		int(theirs.Fd())); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn.(*net.UnixConn), nil

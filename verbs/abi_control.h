@@ -77,6 +77,12 @@
  * names of devices and ports, one a line; the descriptor is a stream socket, to which they come.
  */
 #define VRNIC_CONTROL_CAPTURE		5
+/*
+ * VRNIC_CONTROL_LATENCY changes nothing: Value names devices, or queue pairs as DEVICE,qp=N, one a
+ * line, or is empty for all devices. To the stream socket that is the descriptor comes, when its
+ * other end has been shut for writing, what requests of theirs have taken meanwhile, in JSON.
+ */
+#define VRNIC_CONTROL_LATENCY		6
 
 #define VRNIC_CONTROL_FORCE		1	/* also what ends connections */
 #define VRNIC_CONTROL_OFFLOADS		2	/* the TAP takes super-frames and partial checksums */
@@ -691,7 +697,7 @@ VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
  * struct vrnic_control_request changes the daemon, for root and the daemon's own user. What verb is
  * done with is value of key, in the words of the command line. A descriptor may come with
  * VRNIC_CONTROL_ADD of a TAP, which it is then; flags say of it what VRNIC_CONTROL_FORCE does not.
- * With VRNIC_CONTROL_CAPTURE one has to come.
+ * With VRNIC_CONTROL_CAPTURE and VRNIC_CONTROL_LATENCY one has to come.
  */
 struct vrnic_control_request {
 	uint32_t verb;

@@ -125,7 +125,8 @@ func TestCaptureOpensInTshark(t *testing.T) {
 	}
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
-		known := strings.Contains(line, "as required by RFC 5044")
+		// A machine that stops for longer than a TCP timeout has TCP send again what was on its way.
+		known := strings.Contains(line, "as required by RFC 5044") || strings.Contains(line, "D-SACK")
 		if len(fields) > 3 && !strings.HasPrefix(line, " Frequency") && !known &&
 			fields[0] != "Frequency" {
 			t.Errorf("tshark: %s", line)

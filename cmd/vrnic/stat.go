@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/top"
 	"github.com/vrnic/vrnic/internal/terminal"
 	"github.com/vrnic/vrnic/shm"
@@ -23,22 +26,34 @@ const watchInterval = time.Second
 
 func statCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "stat",
-		Usage:     "print counters of devices, ports and QPs",
-		UsageText: "vrnic stat [-d DEVICE] [--watch] [--json]",
+		Name:  "stat",
+		Usage: "print counters of devices, ports and QPs",
+		UsageText: "vrnic stat [-d DEVICE] [--watch] [--json]\n" +
+			"vrnic stat --histogram QP|DEVICE|all [--for TIME] [--json]",
 		Description: "Prints one line per device, port of the switch, QP and SRQ. Counters start at 0 " +
 			"and only grow.\n" +
-			"--watch prints each second the lines that changed, with the increase behind each counter.",
+			"--watch prints each second the lines that changed, with the increase behind each counter.\n\n" +
+			"--histogram measures, until interrupted or --for is over, how long send requests take: from " +
+			"when the\ndaemon takes one from its ring until it completes. It prints for each queue pair " +
+			"and operation what half\nof them took at most, nine of ten, and so on. Root and the " +
+			"daemon's own user may do it.",
 		Flags: []cli.Flag{
 			socketFlag(), jsonFlag(),
 			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "only `DEVICE` and its QPs"},
 			&cli.BoolFlag{Name: "watch", Usage: "go on each second, until interrupted"},
+			&cli.StringFlag{Name: "histogram",
+				Usage: "of queue pair or device `WHAT`, or all: what requests take"},
+			&cli.DurationFlag{Name: "for", DefaultText: "until interrupted",
+				Usage: "with --histogram: measure for `TIME`"},
 		},
 		Action: asking(stat),
 	}
 }
 
 func stat(c *cli.Context, client *shm.Client) error {
+	if c.IsSet("histogram") || c.IsSet("for") {
+		return histogram(c, client)
+	}
 	look := func() ([]json.RawMessage, error) {
 		rows, err := client.Stat()
 		if err != nil {
@@ -76,6 +91,101 @@ func stat(c *cli.Context, client *shm.Client) error {
 			return err
 		}
 	}
+}
+
+// histogram has the daemon measure what requests take.
+func histogram(c *cli.Context, client *shm.Client) error {
+	what, length := c.String("histogram"), c.Duration("for")
+	switch {
+	case what == "":
+		return usagef("of what? --histogram names a queue pair or a device, or all")
+	case c.Bool("watch"):
+		return usagef("--watch and --histogram do not go together")
+	case c.IsSet("for") && length <= 0:
+		return usagef("--for is above 0")
+	}
+	var of []string
+	if what != "all" {
+		one, err := findTarget(client, what, c.String("device"))
+		if err != nil {
+			return err
+		}
+		of = []string{one.String()}
+	}
+	ctx, stop := interruptible(c.Context)
+	defer stop()
+	conn, err := client.Latency(ctx, of)
+	if err != nil {
+		return fmt.Errorf("histogram: %w", inWords(err))
+	}
+	defer conn.Close()
+	if length > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(ctx, length)
+		defer done()
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })() // it may be closed already
+	var rows []latency.Row
+	if err := json.NewDecoder(conn).Decode(&rows); err != nil {
+		return fmt.Errorf("histogram: the daemon has gone: %w", err)
+	}
+	if !given(c, "json").Bool("json") {
+		return latency.Write(c.App.Writer, rows)
+	}
+	e := json.NewEncoder(c.App.Writer)
+	e.SetIndent("", "  ")
+	return e.Encode(rows)
+}
+
+// A target is a device, or a queue pair of one.
+type target struct {
+	dev string
+	qpn uint32 // 0: all of them
+}
+
+// String is t as the daemon is asked for it.
+func (t target) String() string {
+	if t.qpn == 0 {
+		return t.dev
+	}
+	return fmt.Sprintf("%s,qp=%d", t.dev, t.qpn)
+}
+
+// findTarget is what is meant by the number of a queue pair, of dev unless that is "", or by the
+// name of a device.
+func findTarget(client *shm.Client, what, dev string) (target, error) {
+	qpn, err := strconv.ParseUint(what, 10, 32)
+	if err != nil {
+		if !slices.Contains(client.Devices(), what) {
+			return target{}, noDevice(what, client.Devices())
+		}
+		return target{dev: what}, nil
+	}
+	rows, err := client.List("qp")
+	if err != nil {
+		return target{}, err
+	}
+	var at []string
+	for _, raw := range rows {
+		var row struct {
+			Dev string
+			QPN uint32
+		}
+		if err := json.Unmarshal(raw, &row); err != nil {
+			return target{}, fmt.Errorf("the daemon sent a broken row: %w", err)
+		}
+		if uint64(row.QPN) == qpn && (dev == "" || row.Dev == dev) {
+			at = append(at, row.Dev)
+		}
+	}
+	switch len(at) {
+	case 0:
+		return target{}, fmt.Errorf("there is no queue pair %d; see vrnic show qp", qpn)
+	case 1:
+		return target{at[0], uint32(qpn)}, nil
+	}
+	return target{}, usagef("queue pairs %d are on %s: which? -d names the device", qpn,
+		strings.Join(at, ", "))
 }
 
 func topCommand() *cli.Command {

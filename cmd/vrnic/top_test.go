@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -41,6 +42,57 @@ func TestTop(t *testing.T) {
 		{"more"}} {
 		if status, _, stderr := vrnic(append([]string{"top", "--socket", socket}, args...)...); status !=
 			exitUsage || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+}
+
+// vrnic stat --histogram prints what requests take while it looks, and says in words what cannot be
+// looked at.
+func TestStatHistogram(t *testing.T) {
+	socket := pingDaemon(t)
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
+		"100000000")
+	type row struct {
+		Dev   string
+		QPN   uint32
+		Op    string
+		Count int
+		Max   int `json:"max_ns"`
+	}
+	var qpn uint32
+	eventually(t, "Sends of the ping", func() bool {
+		status, stdout, stderr := vrnic("stat", "--histogram", "left", "--for", "100ms", "--json",
+			"--socket", socket)
+		var rows []row
+		if err := json.Unmarshal([]byte(stdout), &rows); status != 0 || err != nil {
+			t.Fatalf("status %d, %v: %s%s", status, err, stdout, stderr)
+		}
+		for _, r := range rows {
+			if r.Dev == "left" && r.Op == "SEND" && r.Count > 0 && r.Max > 0 {
+				qpn = r.QPN
+			}
+		}
+		return qpn != 0
+	})
+	for _, of := range []string{fmt.Sprint(qpn), "all"} {
+		eventually(t, "a table of "+of, func() bool {
+			status, stdout, stderr := vrnic("stat", "--histogram", of, "-d", "left", "--for", "100ms",
+				"--socket", socket)
+			lines := strings.Split(stdout, "\n")
+			if status != 0 || !strings.Contains(lines[0], " P99.9 ") {
+				t.Fatalf("status %d, %s%s", status, stdout, stderr)
+			}
+			f := strings.Fields(lines[1])
+			return len(f) == 10 && f[0] == "left" && f[1] == fmt.Sprint(qpn)
+		})
+	}
+	for args, want := range map[string]int{"--histogram middle": exitUsage, "--for 1s": exitUsage,
+		"--histogram all --for 0s": exitUsage, "--histogram all --watch": exitUsage,
+		"--histogram 9999999 --for 1s": exitFailed, "--histogram 1 -d middle --for 1s": exitFailed} {
+		if status, _, stderr := vrnic(append([]string{"stat", "--socket", socket},
+			strings.Fields(args)...)...); status != want || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: status %d, %s", args, status, stderr)
 		}
 	}

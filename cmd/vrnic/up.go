@@ -92,6 +92,8 @@ func upCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "limit", Usage: "set a limit, `NAME=N`; see above"},
 			&cli.StringFlag{Name: "metrics", Usage: "answer Prometheus at `ADDR`, ADDRESS:PORT or the " +
 				"path of a Unix socket, with totals of all programs; see docs/observing.md"},
+			&cli.BoolFlag{Name: "metrics-latency", DisableDefaultText: true, Usage: "metrics have " +
+				"histograms of what requests take, which costs each of them two looks at the clock"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
 				Usage: "log each connection and each client"},
 			&cli.StringFlag{Name: "log-level", DefaultText: "info", Usage: "log from `LEVEL` on: debug, " +

@@ -31,6 +31,7 @@ const (
 	screen = "github.com/gdamore/tcell"       // terminals
 	cni    = "github.com/containernetworking" // the Container Network Interface
 	netns  = "github.com/vishvananda/netns"   // other network namespaces
+	hdr    = "github.com/HdrHistogram"        // histograms
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -140,7 +141,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen, hdr,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

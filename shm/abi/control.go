@@ -155,6 +155,10 @@ const (
 	// ControlCapture changes nothing: Key is how many octets of a packet are wanted, Value the names
 	// of devices and ports, one a line; the descriptor is a stream socket, to which they come.
 	ControlCapture = 5
+	// ControlLatency changes nothing: Value names devices, or queue pairs as DEVICE,qp=N, one a line,
+	// or is empty for all devices. To the stream socket that is the descriptor comes, when its other
+	// end has been shut for writing, what requests of theirs have taken meanwhile, in JSON.
+	ControlLatency = 6
 
 	ControlForce    = 1 // also what ends connections
 	ControlOffloads = 2 // the TAP takes super-frames and partial checksums

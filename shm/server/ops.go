@@ -222,7 +222,7 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 func (o *operation) control(req *abi.ControlRequest) error {
 	if !o.s.privileged() {
 		return &Refusal{syscall.EPERM,
-			"only root and the daemon's own user may change it, or capture its packets"}
+			"only root and the daemon's own user may change it, or look at what others do"}
 	}
 	if req.Flags&^abi.ControlKnown != 0 {
 		return syscall.EINVAL

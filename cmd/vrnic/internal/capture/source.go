@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/onlookers"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
@@ -18,7 +20,7 @@ import (
 // What one capture may take of the daemon's memory.
 const (
 	maxQueued = 4096     // frames that wait for the socket
-	maxOctets = 16 << 20 // in them
+	maxOctets = 16 << 20 // of memory for them
 )
 
 // A source is a capture on the daemon's side.
@@ -29,7 +31,7 @@ type source struct {
 	remove []func()
 
 	queue   chan *seen
-	octets  atomic.Int64 // in the queue
+	octets  atomic.Int64 // of memory, of what is in the queue
 	dropped atomic.Uint64
 	stop    chan struct{}
 	once    sync.Once
@@ -45,7 +47,24 @@ type seen struct {
 	octets []byte
 }
 
-var seenPool = sync.Pool{New: func() any { return new(seen) }}
+// Those of pool i have room for 1<<i octets, or for a whole frame: what waits takes no more than
+// twice the memory of its packets.
+var seenPools [bits.UintSize]sync.Pool
+
+// newSeen has room for n octets.
+func newSeen(n int) *seen {
+	size := bits.Len(uint(max(n, 1) - 1))
+	if p, ok := seenPools[size].Get().(*seen); ok {
+		return p
+	}
+	return &seen{octets: make([]byte, 0, min(1<<size, frame.MaxLen))}
+}
+
+// free gives p back.
+func (p *seen) free() { seenPools[bits.Len(uint(cap(p.octets)-1))].Put(p) }
+
+// size is the memory that p takes.
+func (p *seen) size() int64 { return int64(cap(p.octets)) }
 
 // A tap is a source at one of its ports.
 type tap struct {
@@ -54,55 +73,18 @@ type tap struct {
 	in   bool // what goes into the switch comes in: the port is none of a device
 }
 
-// A Set is the captures of a daemon; the zero value has none.
-type Set struct {
-	mu      sync.Mutex
-	closed  bool                 // +checklocks:mu
-	running map[*source]struct{} // +checklocks:mu
-	wg      sync.WaitGroup
-}
-
-// maxCaptures bounds the captures of a daemon.
-const maxCaptures = 8
-
 // Begin begins a capture of ports of sw, of the first snap octets of each packet, to conn. If that
 // succeeds conn is the capture's, and done is called in the end. Who asked ends it by shutting the
 // other end.
-func (s *Set) Begin(sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn,
+func Begin(set *onlookers.Set, sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn,
 	done func()) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || len(s.running) >= maxCaptures {
-		return fmt.Errorf("no more than %d captures at once", maxCaptures)
-	}
-	c, err := open(sw, ports, snap, conn)
-	if err != nil {
-		return err
-	}
-	if s.running == nil {
-		s.running = make(map[*source]struct{})
-	}
-	s.running[c] = struct{}{}
-	s.wg.Go(func() {
-		c.run()
-		done()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.running, c)
+	return set.Begin(func() (run, end func(), err error) {
+		c, err := open(sw, ports, snap, conn)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func() { c.run(); done() }, c.close, nil
 	})
-	return nil
-}
-
-// Close ends all captures, and waits until they have.
-func (s *Set) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	for c := range s.running {
-		c.close()
-	}
-	s.mu.Unlock()
-	s.wg.Wait()
-	return nil
 }
 
 // open makes a source.
@@ -137,11 +119,11 @@ func (t *tap) See(f *frame.Frame, in bool) {
 	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial { // else it is cut, or summed, later
 		keep = min(n, t.snap)
 	}
-	if t.octets.Add(int64(keep)) > maxOctets {
-		t.drop(keep)
+	p := newSeen(keep)
+	if t.octets.Add(p.size()) > maxOctets {
+		t.drop(p)
 		return
 	}
-	p := seenPool.Get().(*seen)
 	p.Offload, p.at, p.port, p.in, p.len = f.Offload, time.Now(), t.port, in == t.in, n
 	p.octets = p.octets[:0]
 	for v := range f.Views() {
@@ -150,14 +132,20 @@ func (t *tap) See(f *frame.Frame, in bool) {
 	select {
 	case t.queue <- p:
 	default:
-		seenPool.Put(p)
-		t.drop(keep)
+		t.drop(p)
 	}
 }
 
-func (s *source) drop(n int) {
-	s.octets.Add(-int64(n))
+// drop counts p, which finds no room.
+func (s *source) drop(p *seen) {
 	s.dropped.Add(1)
+	s.release(p)
+}
+
+// release gives back what was counted for p.
+func (s *source) release(p *seen) {
+	s.octets.Add(-p.size())
+	p.free()
 }
 
 // run writes what is seen until who asked ends it, or Set.Close does.
@@ -211,10 +199,7 @@ func (s *source) hello(w *bufio.Writer) error {
 
 // write writes the packets that p stands for.
 func (s *source) write(w *bufio.Writer, p *seen) (err error) {
-	defer func() {
-		s.octets.Add(-int64(len(p.octets)))
-		seenPool.Put(p)
-	}()
+	defer s.release(p)
 	h := head{kind: kindPacket, nanos: p.at.UnixNano(), dropped: s.dropped.Load(),
 		port: uint16(p.port)}
 	if p.in {

@@ -71,6 +71,10 @@ var keys = []key{
 		u.Metrics = v
 		return metrics.CheckAddr(v)
 	}},
+	{"metrics-latency", false, func(u *Up, v string) (err error) {
+		u.Daemon.Latency, err = yes(v)
+		return err
+	}},
 	{"cpuprofile", false, func(u *Up, v string) error { u.CPUProfile = v; return nil }},
 	{"device", true, func(u *Up, v string) error {
 		d, err := daemon.ParseDevice(v)
@@ -151,7 +155,8 @@ func Build(settings []Setting) (*Up, error) {
 	for _, s := range []daemon.Setting{{Key: "user", Value: u.User},
 		{Key: "sandbox", Value: u.Sandbox}, {Key: "verbose", Value: fmt.Sprint(u.Verbose)},
 		{Key: "log-format", Value: u.LogFormat}, {Key: "log-level", Value: u.LogLevel},
-		{Key: "metrics", Value: u.Metrics}, {Key: "cpuprofile", Value: u.CPUProfile}} {
+		{Key: "metrics", Value: u.Metrics}, {Key: "metrics-latency", Value: fmt.Sprint(u.Daemon.Latency)},
+		{Key: "cpuprofile", Value: u.CPUProfile}} {
 		if s.Value != "" && s.Value != "false" {
 			u.Daemon.Others = append(u.Daemon.Others, s)
 		}

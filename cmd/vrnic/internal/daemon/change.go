@@ -416,12 +416,8 @@ func (d *Daemon) remove(dev *device) {
 // Control carries out a change that a client asks for.
 func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
-	if req.Verb == abi.ControlCapture {
-		if err := s.d.capture(key, strings.Split(value, "\n"), fd); err != nil {
-			return fd >= 0, &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
-		}
-		s.log.Info("capture", "ports", value, "uid", s.shm.Peer().UID)
-		return true, nil
+	if req.Verb == abi.ControlCapture || req.Verb == abi.ControlLatency {
+		return fd >= 0, s.look(req.Verb, key, value, fd)
 	}
 	force := req.Flags&abi.ControlForce != 0
 	var lent *Lent
@@ -451,6 +447,21 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 		code = syscall.EBUSY
 	}
 	return false, &server.Refusal{Errno: code, Why: err.Error()}
+}
+
+// look has somebody look at d over the socket fd, which is d's from now on.
+func (s *session) look(verb uint32, key, value string, fd int) (err error) {
+	what, at := "capture", strings.Split(value, "\n")
+	if verb == abi.ControlCapture {
+		err = s.d.capture(key, at, fd)
+	} else {
+		what, err = "latency", s.d.measure(at, fd)
+	}
+	if err != nil {
+		return &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
+	}
+	s.log.Info(what, "of", value, "uid", s.shm.Peer().UID)
+	return nil
 }
 
 // edit does to c what the verb says.

@@ -28,6 +28,7 @@ type Config struct {
 	IPoIB       []IPoIBSpec   // IP interfaces over devices
 	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
 	Peers       PeerLimits    // of peers on the network
+	Latency     bool          // metrics have histograms of what requests take
 	// Others are further settings, which LIST config gives as they are.
 	Others []Setting
 	// Reload reads anew what the daemon is to be made of; nil: nobody can say.

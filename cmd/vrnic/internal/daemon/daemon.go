@@ -20,9 +20,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/onlookers"
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -56,7 +57,7 @@ type Daemon struct {
 
 	confined  atomic.Pointer[Confinement] // what Confined was told
 	closing   chan struct{}               // closed when Close begins
-	captures  capture.Set
+	onlookers onlookers.Set
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -70,6 +71,7 @@ type device struct {
 	addrs   []netip.Prefix // in the order of its own
 	station station
 	vnic    *vnic.Device
+	latency *latency.Totals // for metrics; nil: nobody wants to know
 	// beside is one of RoCE at the same station, which carries datagrams of IP over InfiniBand; nil:
 	// nobody has asked for it.
 	beside *vnic.Device
@@ -122,7 +124,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	defer func() { close(d.ready) }()
 	d.sw = ethswitch.New(ethswitch.Config{})
 	d.undo.add(d.sw.Close)
-	d.undo.add(d.captures.Close)
+	d.undo.add(d.onlookers.Close)
 	d.undo.add(d.closeDevices)
 	for i := range cfg.Devices {
 		if err := d.addDevice(cfg.Devices, i); err != nil {
@@ -214,6 +216,10 @@ func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) (*device,
 		return nil, err
 	}
 	made := &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: rnic}
+	if d.cfg.Latency {
+		made.latency = new(latency.Totals)
+		rnic.Observe(func(uint32) vnic.RequestWatcher { return made.latency })
+	}
 	d.mu.Lock()
 	d.devices = append(slices.Clone(d.devices), made)
 	d.mu.Unlock()

@@ -218,20 +218,13 @@ func (d *Daemon) findDuplicates(dev *device) {
 // capture writes the packets of devices and ports to the stream socket fd, which is d's from now
 // on; snap is how many octets of each.
 func (d *Daemon) capture(snap string, names []string, fd int) error {
-	if fd < 0 {
-		return errors.New("a capture needs a socket to go to")
-	}
-	f := os.NewFile(uintptr(fd), "capture")
-	defer f.Close() // net.FileConn makes its own
-	c, err := net.FileConn(f)
+	conn, err := streamSocket(fd)
 	if err != nil {
-		return fmt.Errorf("a capture goes to a socket: %w", err)
+		return err
 	}
 	n, err := strconv.Atoi(snap)
-	conn, ok := c.(*net.UnixConn)
-	if !ok || conn.LocalAddr().Network() != "unix" || err != nil || n < 1 || n > frame.MaxLen {
-		return errors.Join(fmt.Errorf("%q octets of packets to a %T cannot be captured", snap, c),
-			c.Close())
+	if err != nil || n < 1 || n > frame.MaxLen {
+		return errors.Join(fmt.Errorf("%q octets of packets cannot be captured", snap), conn.Close())
 	}
 	ports, err := d.captured(names)
 	if err != nil {
@@ -249,11 +242,28 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 			f()
 		}
 	}
-	if err := d.captures.Begin(d.sw, ports, n, conn, stop); err != nil {
+	if err := capture.Begin(&d.onlookers, d.sw, ports, n, conn, stop); err != nil {
 		stop()
 		return errors.Join(err, conn.Close())
 	}
 	return nil
+}
+
+// streamSocket is the stream socket fd, of somebody who looks.
+func streamSocket(fd int) (*net.UnixConn, error) {
+	if fd < 0 {
+		return nil, errors.New("who looks sends a socket to write to")
+	}
+	f := os.NewFile(uintptr(fd), "onlooker")
+	defer f.Close() // net.FileConn makes its own
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("who looks sends a socket: %w", err)
+	}
+	if conn, ok := c.(*net.UnixConn); ok && conn.LocalAddr().Network() == "unix" {
+		return conn, nil
+	}
+	return nil, errors.Join(fmt.Errorf("a %T is no stream socket of Unix", c), c.Close())
 }
 
 // captured are the ports of the switch behind names.

@@ -2,9 +2,14 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"strconv"
+	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/hosttcp"
@@ -147,6 +152,7 @@ type DeviceMetrics struct {
 	Stat      DevStat
 	Info      vnic.DevInfo
 	QPs       map[vnic.QPKind]int
+	Latency   *latency.Totals // nil: not measured
 }
 
 // A Limit is what --limit Name=Value would say.
@@ -162,9 +168,77 @@ func (d *Daemon) Metrics() Metrics {
 	for _, dev := range d.deviceList() {
 		i := dev.vnic.DevInfo()
 		m.Devices = append(m.Devices, DeviceMetrics{Transport: dev.spec.transport(),
-			Active: dev.vnic.PortActive(), Stat: dev.stat(&i), Info: i, QPs: dev.vnic.QPKinds()})
+			Active: dev.vnic.PortActive(), Stat: dev.stat(&i), Info: i, QPs: dev.vnic.QPKinds(),
+			Latency: dev.latency})
 	}
 	return m
+}
+
+// measure has the requests measured of targets, devices or, as DEVICE,qp=N, queue pairs, or of all
+// devices if that is one "", until the other end of the stream socket fd, which is d's from now on,
+// is shut for writing. Then it writes there what they took.
+func (d *Daemon) measure(targets []string, fd int) error {
+	conn, err := streamSocket(fd)
+	if err != nil {
+		return err
+	}
+	if len(targets) == 1 && targets[0] == "" {
+		targets = nil
+		for _, dev := range d.deviceList() {
+			targets = append(targets, dev.spec.Name)
+		}
+	}
+	set := new(latency.Set)
+	var stops []func()
+	stop := func() {
+		for _, f := range stops {
+			f()
+		}
+	}
+	err = d.onlookers.Begin(func() (run, end func(), err error) {
+		for _, target := range targets {
+			dev, qpn, err := d.target(target)
+			if err != nil {
+				return nil, nil, err
+			}
+			stops = append(stops, dev.vnic.Observe(func(n uint32) vnic.RequestWatcher {
+				if qpn != 0 && qpn != n {
+					return nil
+				}
+				return set.Of(dev.spec.Name, n)
+			}))
+		}
+		run = func() {
+			defer conn.Close()
+			_, _ = io.Copy(io.Discard, conn) // until it is shut, or gone
+			stop()
+			_ = json.NewEncoder(conn).Encode(set.Rows()) // to nobody, if that has gone
+		}
+		return run, func() { conn.Close() }, nil
+	})
+	if err != nil {
+		stop()
+		return errors.Join(err, conn.Close())
+	}
+	return nil
+}
+
+// target is the device that s names and, if it has one, the number of a queue pair of it.
+func (d *Daemon) target(s string) (dev *device, qpn uint32, err error) {
+	name, qp, one := strings.Cut(s, ",qp=")
+	if dev = d.device(name); dev == nil {
+		return nil, 0, fmt.Errorf("there is no device %s", name)
+	}
+	if !one {
+		return dev, 0, nil
+	}
+	n, err := strconv.ParseUint(qp, 10, 32)
+	for i := range dev.vnic.EachQP(nil) {
+		if err == nil && uint64(i.QPN) == n {
+			return dev, i.QPN, nil
+		}
+	}
+	return nil, 0, fmt.Errorf("device %s has no queue pair %s", name, qp)
 }
 
 // limits are all that are in force.

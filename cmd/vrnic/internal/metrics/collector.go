@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -99,6 +100,11 @@ func device(ch chan<- prometheus.Metric, d *daemon.DeviceMetrics) {
 		refused.send(ch, float64(r.n), name, r.limit)
 	}
 	reaped.send(ch, float64(i.Reaped), name)
+	if l := d.Latency; l != nil {
+		for kind, operation := range latency.Kinds {
+			durations.sendHistogram(ch, l.Histogram(kind), name, operation)
+		}
+	}
 	each(reflect.ValueOf(d.Stat), func(field string, n float64) {
 		if s := counters[field]; s.family != nil {
 			s.family.send(ch, n, append([]string{name}, s.labels...)...)

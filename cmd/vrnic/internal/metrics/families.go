@@ -5,6 +5,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 )
 
 // A family is a metric with its labels.
@@ -26,6 +28,10 @@ func counter(name, help string, labels ...string) *family {
 	return newFamily(prometheus.CounterValue, name+"_total", help, labels)
 }
 
+func histogram(name, help string, labels ...string) *family {
+	return newFamily(prometheus.UntypedValue, name, help, labels)
+}
+
 func gauge(name, help string, labels ...string) *family {
 	return newFamily(prometheus.GaugeValue, name, help, labels)
 }
@@ -39,6 +45,12 @@ func (f *family) send(ch chan<- prometheus.Metric, value float64, labels ...stri
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
+}
+
+// sendHistogram gives one series of f, a histogram.
+func (f *family) sendHistogram(ch chan<- prometheus.Metric, h latency.Histogram,
+	labels ...string) {
+	ch <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Seconds, h.Buckets, labels...)
 }
 
 // Families that are not made of the counters of a device.
@@ -55,6 +67,8 @@ var (
 		"Connection requests refused, by the limit that was reached.", "device", "limit")
 	reaped = counter("connections_reaped", "Connections ended because nothing moved for too long.",
 		"device")
+	durations = histogram("request_duration_seconds", "How long send requests took that did not "+
+		"fail, from when the daemon took them until they completed.", "device", "operation")
 	cmMessages = counter("cm_messages", "Messages of RoCE's connection management; duplicate and "+
 		"retry count those among received and sent.", "device", "direction", "message")
 

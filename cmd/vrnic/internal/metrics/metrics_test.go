@@ -27,6 +27,7 @@ func start(t *testing.T) *daemontest.Daemon {
 			t.Fatal(err)
 		}
 		c.Devices = append(c.Devices, spec)
+		c.Latency = true
 	})
 }
 
