@@ -1,23 +1,22 @@
 package metrics
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/unixsocket"
 )
 
 // What a reader may take of the daemon: whoever reaches the listener must not be able to use up its
@@ -54,8 +53,7 @@ func IsPath(addr string) bool { return strings.ContainsRune(addr, filepath.Separ
 type Server struct {
 	listener net.Listener
 	http     http.Server
-	path     string // of a Unix socket
-	own      os.FileInfo
+	path     string        // of a Unix socket
 	done     chan struct{} // closed when Serve has ended; nil: it has not begun
 }
 
@@ -69,47 +67,11 @@ func Listen(addr string) (_ *Server, err error) {
 		}
 		return s, nil
 	}
-	if err = s.listenUnix(addr); err != nil {
+	if s.listener, err = unixsocket.Listen(addr); err != nil {
 		return nil, fmt.Errorf("metrics %s: %w", addr, err)
 	}
+	s.path = addr
 	return s, nil
-}
-
-// listenUnix replaces a socket on which nobody listens any more. The new one has its mode before it
-// has a name.
-func (s *Server) listenUnix(path string) error {
-	c := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) (err error) {
-		return errors.Join(rc.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }), err)
-	}}
-	l, err := c.Listen(context.Background(), "unix", path)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		if err = removeStale(path); err == nil {
-			l, err = c.Listen(context.Background(), "unix", path)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if s.own, err = os.Lstat(path); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	s.listener, s.path = l, path
-	return nil
-}
-
-func removeStale(path string) error {
-	if fi, err := os.Lstat(path); err != nil || fi.Mode().Type() != os.ModeSocket {
-		return errors.Join(errors.New("there is something that is no socket"), err)
-	}
-	conn, err := net.Dial("unix", path)
-	if err == nil {
-		return errors.Join(errors.New("somebody listens there"), conn.Close())
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return err
-	}
-	return os.Remove(path)
 }
 
 // Strangers says that others than this machine's users may reach the listener.
@@ -151,15 +113,9 @@ func (s *Server) Serve(c *Collector, version string, log *slog.Logger) {
 // Close ends the answers under way, and removes the socket unless it is somebody else's by now.
 func (s *Server) Close() error {
 	err := s.http.Close()
-	if s.done != nil {
-		<-s.done
-	} else {
-		err = errors.Join(err, s.listener.Close())
+	if s.done == nil {
+		return errors.Join(err, s.listener.Close())
 	}
-	if s.path != "" {
-		if fi, serr := os.Lstat(s.path); serr == nil && os.SameFile(fi, s.own) {
-			err = errors.Join(err, os.Remove(s.path))
-		}
-	}
+	<-s.done
 	return err
 }
