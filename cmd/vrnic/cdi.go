@@ -69,9 +69,9 @@ func generateCDI(c *cli.Context, client *shm.Client) error {
 		return fmt.Errorf("nowhere to put what containers need: %w", err)
 	}
 	var devices []cdi.Device
-	for _, name := range append(client.Devices(), guest.All) {
+	for _, name := range append(client.Devices(), guest.All, guest.Net) {
 		d, err := cdiDevice(name, containers, own, libs)
-		if errors.Is(err, fs.ErrNotExist) && name != guest.All {
+		if errors.Is(err, fs.ErrNotExist) && name != guest.All && name != guest.Net {
 			fmt.Fprintf(c.App.ErrWriter, "vrnic: %s was added while the daemon ran: it has a socket for "+
 				"containers when the daemon starts anew; %s has it now\n", name, guest.All)
 			continue
@@ -135,18 +135,9 @@ func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, er
 	if v.Libraries, err = libs.Contents(v.Names); err != nil {
 		return d, err
 	}
-	for _, dev := range client.Devices() {
-		opened, err := client.Open(dev)
-		if err != nil {
-			return d, err
-		}
-		v.IfAddrs = launch.AppendIfAddrs(v.IfAddrs, dev, opened.Attr().Addrs)
-		d.RoCE = d.RoCE || opened.Attr().RoCE
-		if err := opened.Close(); err != nil {
-			return d, err
-		}
-	}
-	if v.Sys, err = sysfs.Ask(client, "", nil); err != nil {
+	if name == guest.Net { // another one in each container, with the kernel's interface and addresses
+		v.Sys, d.RoCE = sysfs.None(), true
+	} else if err := look(client, &d, &v); err != nil {
 		return d, err
 	}
 	if err := v.Sys.AddClasses("/"); err != nil {
@@ -154,4 +145,21 @@ func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, er
 	}
 	d.Nodes, err = sysfs.Write(d.Files, v.Files())
 	return d, err
+}
+
+// look adds the devices that client sees to what a container does.
+func look(client *shm.Client, d *cdi.Device, v *cdi.View) (err error) {
+	for _, dev := range client.Devices() {
+		opened, err := client.Open(dev)
+		if err != nil {
+			return err
+		}
+		v.IfAddrs = launch.AppendIfAddrs(v.IfAddrs, dev, opened.Attr().Addrs)
+		d.RoCE = d.RoCE || opened.Attr().RoCE
+		if err := opened.Close(); err != nil {
+			return err
+		}
+	}
+	v.Sys, err = sysfs.Ask(client, "", nil)
+	return err
 }

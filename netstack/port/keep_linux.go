@@ -57,10 +57,11 @@ func (k *portKeeper) close() {
 const firstUnprivileged = 1024
 
 // KeepPort keeps a port from the programs of the kernel's side, which have EADDRINUSE then, until
-// what is returned is closed. EADDRINUSE: one of them has it. EACCES: it is one below 1024.
-// It must not be called behind Close.
+// what is returned is closed; of a TAP that was lent they may have it, and hear nothing as long as
+// the station's other half does. EADDRINUSE: one of them has it. EACCES: it is one below 1024. It
+// must not be called behind Close.
 func (t *TAP) KeepPort(udp bool, at netip.AddrPort) (io.Closer, error) {
-	if t.keeper == nil {
+	if t.cfg.Beside == "" {
 		return nil, fmt.Errorf("device %s is not shared: %w", t.cfg.Name, unix.EINVAL)
 	}
 	proto := "TCP"
@@ -72,6 +73,9 @@ func (t *TAP) KeepPort(udp bool, at netip.AddrPort) (io.Closer, error) {
 	if at.Port() < firstUnprivileged {
 		return nil, fmt.Errorf("%s: ports below %d stay the kernel's: %w", what, firstUnprivileged,
 			unix.EACCES)
+	}
+	if t.lent {
+		return nothingKept{}, nil
 	}
 	zone := 0
 	if at.Addr().IsLinkLocalUnicast() {
@@ -144,6 +148,11 @@ func keepPort(udp bool, at netip.AddrPort, zone int) (io.Closer, error) {
 	}
 	return keptPort(fd), nil
 }
+
+// nothingKept is of a port that the kernel's programs may have, too.
+type nothingKept struct{}
+
+func (nothingKept) Close() error { return nil }
 
 // A keptPort is the descriptor of a socket.
 type keptPort int

@@ -40,10 +40,12 @@ func LendTAP(c TAPConfig) (fd int, kind TAPKind, end func(undo bool) error, err 
 
 // AdoptTAP makes a port of sw of a descriptor of LendTAP, which is the port's when there is no
 // error. The device is not looked after: when it is gone, the port has no link any more, and what
-// LendTAP set on a device that was there stays.
+// LendTAP set on a device that was there stays. Beside another port it leaves ports
+// below 1024 to the kernel; others are not kept from the kernel's programs, whose namespace it may
+// not enter.
 func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, error) {
-	t := &TAP{cfg: c, fd: fd, offloads: kind.Offloads, udp: kind.UDP, stop: make(chan struct{}),
-		news: make(chan struct{}, 1), files: make(chan *os.File, 1)}
+	t := &TAP{cfg: c, fd: fd, lent: true, offloads: kind.Offloads, udp: kind.UDP,
+		stop: make(chan struct{}), news: make(chan struct{}, 1), files: make(chan *os.File, 1)}
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFCHR {
@@ -56,7 +58,7 @@ func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, er
 		err = t.openFile()
 	}
 	if err == nil {
-		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap"}, t)
+		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap", Beside: c.Beside}, t)
 	}
 	if err != nil {
 		t.fd = -1 // the caller's

@@ -49,9 +49,10 @@ type TAP struct {
 	offloads bool
 	udp      bool // super-frames of UDP, too
 	made     bool // by OpenTAP
+	lent     bool // it is of LendTAP
 	at       *ethswitch.Attachment
 	k        *kernelIf
-	keeper   *portKeeper    // nil: the kernel's side is a station of its own
+	keeper   *portKeeper    // nil: the kernel's side is a station of its own, or was lent
 	undo     []func() error // what Close does about the device, last first
 
 	raw syscall.RawConn // of the file that the reader waits on; the reader's

@@ -14,6 +14,9 @@ import (
 type Peer struct {
 	PID      int32
 	UID, GID uint32
+	// NetNS is the cookie of the network namespace that its socket was made in; 0: the kernel does not
+	// say.
+	NetNS uint64
 }
 
 // vmMin is the length from which on process_vm_readv(2) and process_vm_writev(2) are used. Below it

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,9 @@ type Guest struct {
 	Name string // what Session.Guest says; needed
 	Path string
 	Lock string // a file beside it that only the daemon reaches
+	// Within, if not nil, is what stands in place of Name for who has come from the network namespace
+	// of that cookie, which is something to count for of its own; "": Name.
+	Within func(netns uint64) string
 }
 
 // ErrServerClosed is the cause of sessions that Server.Close ends.
@@ -142,9 +146,9 @@ func Listen(path string, cfg Config) (*Server, error) {
 		s.guests = append(s.guests, l)
 	}
 	s.wg.Add(1 + len(s.guests))
-	go s.accept(s.l, "")
+	go s.accept(s.l, Guest{})
 	for i, l := range s.guests {
-		go s.accept(l, cfg.Guests[i].Name)
+		go s.accept(l, cfg.Guests[i])
 	}
 	return s, nil
 }
@@ -204,7 +208,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-func (s *Server) accept(l *seqpacket.Listener, guest string) {
+func (s *Server) accept(l *seqpacket.Listener, guest Guest) {
 	defer s.wg.Done()
 	for {
 		c, err := l.AcceptUnix()
@@ -226,10 +230,14 @@ func (s *Server) accept(l *seqpacket.Listener, guest string) {
 }
 
 // begin starts a session for c, or tells c why not.
-func (s *Server) begin(c *net.UnixConn, guest string) error {
+func (s *Server) begin(c *net.UnixConn, by Guest) error {
 	conn, peer, err := seqpacket.NewConn(c)
 	if err != nil {
 		return err
+	}
+	guest := by.Name
+	if by.Within != nil {
+		guest = cmp.Or(by.Within(peer.NetNS), guest)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

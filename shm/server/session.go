@@ -100,7 +100,8 @@ func (s *Session) ID() uint32 { return s.id }
 // Peer is who connected, by the kernel's word at that time.
 func (s *Session) Peer() osmem.Peer { return s.peer }
 
-// Guest is the name of the socket that the client came by; "": the daemon's own.
+// Guest is the name of the socket that the client came by, or what its Within says; "": the
+// daemon's own.
 func (s *Session) Guest() string { return s.guest }
 
 // AsksAgain says that the client sends a request again that is answered by EINPROGRESS. It is for

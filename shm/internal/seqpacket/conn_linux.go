@@ -55,16 +55,19 @@ func NewConn(c *net.UnixConn) (*Conn, osmem.Peer, error) {
 // PeerOf tells whose process made the other end of a connected socket: connected it, or listened.
 func PeerOf(rc syscall.RawConn) (osmem.Peer, error) {
 	var cred *unix.Ucred
+	var netns uint64
 	var cerr error
 	if err := rc.Control(func(fd uintptr) {
 		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		// What accept(2) returns is of the namespace of who has connected.
+		netns, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) // since 5.14
 	}); err != nil {
 		return osmem.Peer{}, err
 	}
 	if cerr != nil {
 		return osmem.Peer{}, os.NewSyscallError("SO_PEERCRED", cerr)
 	}
-	return osmem.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+	return osmem.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid, NetNS: netns}, nil
 }
 
 // Read waits for the next message. msg is good until the next call; fd is -1 or the descriptor that

@@ -75,6 +75,11 @@ func (d *Daemon) Reload(ctx context.Context, force bool) error {
 	}
 	err = d.Reconfigure(ctx, force, nil, func(c *Config) error {
 		now, then := *c, next
+		for _, s := range now.Devices {
+			if s.Container {
+				then.Devices = append(slices.Clone(then.Devices), s)
+			}
+		}
 		for _, p := range now.Ports {
 			if p.Container {
 				then.Ports = append(slices.Clone(then.Ports), p)
@@ -194,12 +199,12 @@ func (d *Daemon) able(c *change, lent *Lent) error {
 		}
 	}
 	for _, s := range c.addPorts {
-		if lent != nil && (s.Kind != PortTap || s.Share) {
+		if lent != nil && s.Kind != PortTap {
 			return fmt.Errorf("port %s takes no descriptor", s)
 		}
 		var give string
 		switch {
-		case s.Share && on != nil:
+		case s.Share && lent == nil && on != nil:
 			give = "to make TAPs: start it with that port, or with --sandbox off"
 		case s.Kind == PortTap && lent == nil && on != nil:
 			give = "to make TAPs: vrnic port add " + s.String() + " hands it one"

@@ -65,7 +65,9 @@ func (c *Config) Settings() []Setting {
 	}
 	all = append(all, c.Others...)
 	for _, s := range c.Devices {
-		all = append(all, Setting{"device", s.String()})
+		if !s.Container {
+			all = append(all, Setting{"device", s.String()})
+		}
 	}
 	for _, s := range c.Ports {
 		if !s.Container {
@@ -102,7 +104,7 @@ func (c *Config) GuestNames() (names []string) {
 	for _, d := range devices {
 		names = append(names, d.Name)
 	}
-	return append(names, guest.All)
+	return append(names, guest.All, guest.Net)
 }
 
 // checkGuests says what cannot be of the sockets for containers.
@@ -112,9 +114,9 @@ func (c *Config) checkGuests() error {
 		if err := checkSocketPath(guest.Socket(c.Containers, name)); err != nil {
 			return fmt.Errorf("containers %q: %w", c.Containers, err)
 		}
-		if name == guest.All && i < len(names)-1 {
-			return fmt.Errorf("containers %q: the name %q is that of all devices: give device %s another",
-				c.Containers, name, name)
+		if (name == guest.All || name == guest.Net) && i < len(names)-2 {
+			return fmt.Errorf("containers %q: the name %q is that of a socket for several devices: give "+
+				"device %s another", c.Containers, name, name)
 		}
 	}
 	return nil

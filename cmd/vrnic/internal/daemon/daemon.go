@@ -160,7 +160,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 // listen makes the control socket.
 func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
-	guests, err := guest.Make(d.cfg.Containers, d.cfg.GuestNames())
+	guests, err := guest.Make(d.cfg.Containers, d.cfg.GuestNames(), d.within)
 	if err != nil {
 		return err
 	}

@@ -165,9 +165,11 @@ func guestConfig(t *testing.T, dir, socket string) daemon.Config {
 func TestGuestsRefused(t *testing.T) {
 	dir := guestDir(t)
 	cfg := guestConfig(t, dir, "s")
-	cfg.Devices[0].Name = guest.All
-	if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "that of all devices") {
-		t.Errorf("a device named all: %v", err)
+	for _, name := range []string{guest.All, guest.Net} {
+		cfg.Devices[0].Name = name
+		if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "for several devices") {
+			t.Errorf("a device named %s: %v", name, err)
+		}
 	}
 	cfg = guestConfig(t, filepath.Join(dir, strings.Repeat("x", 100)), "s")
 	if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "containers ") {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
 )
@@ -19,7 +21,11 @@ import (
 type outlet struct {
 	spec  PortSpec
 	close func() error
-	down  bool // guarded by links.mu
+	// shares is the station that has its addresses on the kernel's side, too, which is in the network
+	// namespace of that cookie; nil: it leads out.
+	shares station
+	netns  uint64
+	down   bool // guarded by links.mu
 }
 
 // links are the daemon's ports that lead out. A device has a network as long as one of them may
@@ -76,7 +82,7 @@ func (d *Daemon) addPort(spec PortSpec, lent *Lent) (err error) {
 		}
 	}()
 	if spec.Share {
-		p.close, err = d.openShared(spec, d.onLink(p))
+		err = d.openShared(p, lent)
 	} else {
 		p.close, err = d.openPort(spec, lent, d.onLink(p))
 	}
@@ -122,29 +128,56 @@ func (d *Daemon) openPort(spec PortSpec, lent *Lent, onLink func(bool, error)) (
 	}
 }
 
-// openShared makes a TAP whose kernel side is one station with a device's stack: its addresses, its
-// MAC and its MTU.
-func (d *Daemon) openShared(spec PortSpec, onLink func(up bool, why error)) (
-	closer func() error, err error) {
+// openShared makes p a TAP whose kernel side is one station with a device's stack: its addresses,
+// its MAC and its MTU, which one that was lent has been given.
+func (d *Daemon) openShared(p *outlet, lent *Lent) error {
 	specs := d.ownSpecs()
-	i, err := spec.sharedWith(specs)
+	i, err := p.spec.sharedWith(specs)
 	if err != nil {
-		return nil, &ConfigError{err}
+		return &ConfigError{err}
 	}
-	st := d.device(specs[i].Name).station.(stackStation).stack // it is on the switch
-	mtu := spec.MTU
-	if mtu == 0 {
-		mtu = st.MTU()
+	p.shares = d.device(specs[i].Name).station
+	st := p.shares.(stackStation).stack // it is on the switch
+	c := port.TAPConfig{Name: p.spec.Name, NetNS: p.spec.NetNS, Addrs: st.Addrs(),
+		MTU: cmp.Or(p.spec.MTU, st.MTU()), MAC: st.MAC(), Beside: st.Name(), OnLink: d.onLink(p)}
+	var tap *port.TAP
+	if lent != nil {
+		p.netns = p.spec.Cookie
+		tap, err = port.AdoptTAP(d.sw, c, lent.FD, lent.TAPKind)
+	} else if p.spec.Cookie != 0 {
+		return &ConfigError{errors.New("netns-cookie is for a TAP that the daemon is lent")}
+	} else if tap, err = port.OpenTAP(d.sw, c); err == nil {
+		p.netns, _ = port.NetNSCookie(p.spec.NetNS) // 0 of a kernel that does not say
 	}
-	tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
-		Addrs: st.Addrs(), MTU: mtu, MAC: st.MAC(), Beside: st.Name(), OnLink: onLink})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := st.Share(tap); err != nil {
-		return nil, errors.Join(err, tap.Close())
+		return errors.Join(err, tap.Close())
 	}
-	return func() error { return errors.Join(st.Share(nil), tap.Close()) }, nil
+	p.close = func() error { return errors.Join(st.Share(nil), tap.Close()) }
+	return nil
+}
+
+// within says who comes from a network namespace by the socket for the devices there: the first
+// port that shares its addresses with the kernel there; "": nobody of whom that is known.
+func (d *Daemon) within(netns uint64) string {
+	for _, p := range d.portList() {
+		if p.shares != nil && p.netns == netns && netns != 0 {
+			return guest.Net + ":" + p.spec.Name
+		}
+	}
+	return ""
+}
+
+// stationsIn are those that share their addresses with the kernel of a network namespace.
+func (d *Daemon) stationsIn(netns uint64) (all []station) {
+	for _, p := range d.portList() {
+		if p.shares != nil && p.netns == netns && netns != 0 {
+			all = append(all, p.shares)
+		}
+	}
+	return all
 }
 
 // removePort takes a port off the switch.

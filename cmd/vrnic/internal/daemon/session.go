@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -27,6 +28,8 @@ type session struct {
 	// devs are by device number: those that there were when the session began, as far as it may see
 	// them. Later ones are for sessions that begin later.
 	devs []*sessionDevice
+	// within are the stations of the client's network, if it has come by the socket for those.
+	within []station
 
 	lends bool // its own memory: LendMem was called; the control goroutine's
 }
@@ -40,6 +43,9 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 		return nil, syscall.ENODEV
 	}
 	h := &session{d: d, shm: s, log: d.log.With(logs.Part, "clients", "session", s.ID())}
+	if strings.HasPrefix(s.Guest(), guest.Net+":") {
+		h.within = d.stationsIn(s.Peer().NetNS)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dev := range d.devices {
@@ -51,13 +57,14 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	return h, nil
 }
 
-// sees says whether dev is there for the session: a container's socket is of one device, or of all.
+// sees says whether dev is there for the session: a container's socket is of one device, of all, or
+// of those of the container's network.
 func (s *session) sees(dev *device) bool {
 	switch s.shm.Guest() {
 	case "", guest.All, dev.spec.Name:
 		return true
 	}
-	return false
+	return slices.Contains(s.within, dev.station)
 }
 
 // listed are all devices that there are now, for who looks: also those that came later than the

@@ -46,6 +46,9 @@ type DeviceSpec struct {
 	// life, UserTimeout after how much of it a connection is lost. 0: netstack's defaults; below 0:
 	// never.
 	KeepAlive, UserTimeout time.Duration
+	// Container: the device comes and goes with a container. It is no part of what is saved, and what
+	// is read again does not take it away.
+	Container bool
 }
 
 // own are the device's addresses.
@@ -65,9 +68,9 @@ func DefaultDevice() DeviceSpec {
 
 // ParseDevice reads
 // NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce][,dcqcn=on|off][,mtu=N][,mac=MAC]
-// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off], or with an address of the
-// host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for mtu. An error names the
-// part that is wrong; String prints a specification back.
+// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off][,container], or with an
+// address of the host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for mtu. An
+// error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
@@ -114,16 +117,21 @@ func ParseDevice(s string) (DeviceSpec, error) {
 					"(through TCP, or UDP of RoCE)", value)
 			}
 			loopback, d.ForceWire = value, value == "wire"
+		case "container":
+			if d.Container || value != "" {
+				return fmt.Errorf("container is given once, and has no value")
+			}
+			d.Container = true
 		case "keepalive":
 			d.KeepAlive, err = parseTime(key, d.KeepAlive, value)
 		case "user-timeout":
 			d.UserTimeout, err = parseTime(key, d.UserTimeout, value)
 		default:
 			err = fmt.Errorf("unknown option %q (known: addr, host, transport, dcqcn, mtu, mac, "+
-				"sctp-udp, loopback, keepalive, user-timeout)", key)
+				"sctp-udp, loopback, keepalive, user-timeout, container)", key)
 		}
 		return err
-	})
+	}, "container")
 	if err == nil && len(d.own()) == 0 {
 		err = fmt.Errorf("no address; add one of its own with ,addr=CIDR, for example " +
 			",addr=10.77.0.2/24, or one that this host has with ,host=ADDR")
@@ -217,6 +225,9 @@ func (d DeviceSpec) String() string {
 	}
 	b = appendTime(b, "keepalive", d.KeepAlive)
 	b = appendTime(b, "user-timeout", d.UserTimeout)
+	if d.Container {
+		b = append(b, ",container"...)
+	}
 	return string(b)
 }
 

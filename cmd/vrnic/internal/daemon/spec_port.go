@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -43,12 +44,15 @@ type PortSpec struct {
 	// Container: the tap comes and goes with a container. It is no part of what is saved, and what is
 	// read again does not take it away.
 	Container bool
-	Path      string // unix-listen, unix-connect
+	// Cookie is that of the network namespace in which a tap with Share is that somebody else has
+	// made: port.NetNSCookie.
+	Cookie uint64
+	Path   string // unix-listen, unix-connect
 }
 
-// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]][,container],
-// unix-listen:PATH or unix-connect:PATH. A path of the latter two is the whole rest, commas
-// included.
+// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]][,container]
+// [,netns-cookie=N], unix-listen:PATH or unix-connect:PATH. A path of the latter two is the whole
+// rest, commas included.
 func ParsePort(s string) (PortSpec, error) {
 	kind, rest, found := strings.Cut(s, ":")
 	k := slices.Index(portKinds[:], kind)
@@ -82,6 +86,13 @@ func ParsePort(s string) (PortSpec, error) {
 					return fmt.Errorf("container is given once, and has no value")
 				}
 				p.Container = true
+			case "netns-cookie":
+				if p.Cookie != 0 {
+					return fmt.Errorf("netns-cookie is given twice")
+				}
+				if p.Cookie, err = strconv.ParseUint(value, 10, 64); err != nil || p.Cookie == 0 {
+					err = fmt.Errorf("netns-cookie=%s: want the number of a network namespace", value)
+				}
 			case "addr":
 				p.Addrs, err = addAddr(p.Addrs, value)
 			case "mtu":
@@ -96,7 +107,8 @@ func ParsePort(s string) (PortSpec, error) {
 					p.NetNS = value
 				}
 			default:
-				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu, share, container)", key)
+				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu, share, container, "+
+					"netns-cookie)", key)
 			}
 			return err
 		}, "share", "container")
@@ -104,6 +116,9 @@ func ParsePort(s string) (PortSpec, error) {
 	if err == nil && p.Share && len(p.Addrs) > 0 {
 		err = fmt.Errorf("with share the kernel's side has the addresses of the device: leave addr=%v "+
 			"out", p.Addrs[0])
+	}
+	if err == nil && p.Cookie != 0 && !p.Share {
+		err = fmt.Errorf("netns-cookie says who sees the device that shares the tap: add share")
 	}
 	if err != nil {
 		return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
@@ -140,6 +155,9 @@ func (p PortSpec) String() string {
 	}
 	if p.Container {
 		b = append(b, ",container"...)
+	}
+	if p.Cookie != 0 {
+		b = fmt.Appendf(b, ",netns-cookie=%d", p.Cookie)
 	}
 	return string(b)
 }

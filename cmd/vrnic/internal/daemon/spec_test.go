@@ -41,6 +41,9 @@ func TestParseDevice(t *testing.T) {
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
 			KeepAlive: 5 * time.Second, UserTimeout: 20 * time.Second,
 		}},
+		{"x,addr=192.0.2.1/32,container", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, Container: true,
+		}},
 		{"x,addr=192.0.2.1/32,keepalive=off,user-timeout=off", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
 			KeepAlive: -1, UserTimeout: -1,
@@ -122,6 +125,8 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,addr=10.0.0.1/24,keepalive=5s,keepalive=off", "keepalive is given twice"},
 		{"v,addr=10.0.0.1/24,keepalive=60s", "has to be less than user-timeout=1m0s"},
 		{"v,addr=10.0.0.1/24,keepalive=9s,user-timeout=9s", "less than user-timeout=9s"},
+		{"v,addr=10.0.0.1/24,container,container", "container is given once"},
+		{"v,addr=10.0.0.1/24,container=yes", "and has no value"},
 	} {
 		_, err := ParseDevice(tt.in)
 		if err == nil || !strings.Contains(err.Error(), tt.names) {
@@ -139,6 +144,8 @@ func TestParsePort(t *testing.T) {
 		{"tap:vtap0,share", PortSpec{Kind: PortTap, Name: "vtap0", Share: true}},
 		{"tap:vtap0,mtu=9000,container",
 			PortSpec{Kind: PortTap, Name: "vtap0", MTU: 9000, Container: true}},
+		{"tap:vtap0,share,container,netns-cookie=18446744073709551615", PortSpec{Kind: PortTap,
+			Name: "vtap0", Share: true, Container: true, Cookie: 1<<64 - 1}},
 		{"tap:vtap0,mtu=9000,share=vrnic0", PortSpec{Kind: PortTap, Name: "vtap0", MTU: 9000, Share: true,
 			ShareWith: "vrnic0"}},
 		{"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,addr=fd77::1/64,mtu=9000", PortSpec{
@@ -171,6 +178,9 @@ func TestParsePort(t *testing.T) {
 		{"tap:x,share,share=a", "share is given twice"},
 		{"tap:x,share=a b", `"a b"`},
 		{"tap:x,share,addr=10.0.0.1/24", "leave addr=10.0.0.1/24 out"},
+		{"tap:x,netns-cookie=7", "add share"},
+		{"tap:x,share,netns-cookie=0", "want the number of a network namespace"},
+		{"tap:x,share,netns-cookie=7,netns-cookie=8", "netns-cookie is given twice"},
 		{"tap:x,netns=a,netns=b", "netns is given twice"},
 		{"tap:x,mac=02:00:00:00:00:01", `unknown option "mac"`},
 		{"tap:x,addr=10.0.0.300/24", `"10.0.0.300/24"`},

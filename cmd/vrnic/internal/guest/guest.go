@@ -1,7 +1,7 @@
 // Package guest has the sockets of a daemon that are for containers: below one directory a folder
-// for each device that the daemon begins with, and one for all, each with a socket. A container
-// gets the folder, not the socket, since a daemon that starts anew makes another socket; so folders
-// stay.
+// for each device that the daemon begins with, one for all, and one for those of the caller's
+// network, each with a socket. A container gets the folder, not the socket, since a daemon that
+// starts anew makes another socket; so folders stay.
 package guest
 
 import (
@@ -14,8 +14,12 @@ import (
 	"github.com/vrnic/vrnic/shm/server"
 )
 
-// All is the name of the socket that is of all devices.
-const All = "all"
+// Names of sockets that are of no one device: All is of all, Net of those whose address the kernel
+// of the caller's network namespace has, too.
+const (
+	All = "all"
+	Net = "net"
+)
 
 // socket is its name in the folder, which is all that a container sees.
 const socket = "vrnic.sock"
@@ -31,8 +35,9 @@ func Socket(containers, name string) string { return filepath.Join(Dir(container
 func Lock(containers, name string) string { return Dir(containers, name) + ".lock" }
 
 // Make makes the folders. Who may enter containers may use the sockets: nobody but the daemon's
-// user, if it was not there before.
-func Make(containers string, names []string) (guests []server.Guest, err error) {
+// user, if it was not there before. within is that of Net's server.Guest.
+func Make(containers string, names []string, within func(netns uint64) string) (
+	guests []server.Guest, err error) {
 	if containers == "" {
 		return nil, nil
 	}
@@ -51,8 +56,11 @@ func Make(containers string, names []string) (guests []server.Guest, err error) 
 		if err := makeDir(Dir(containers, name), 0o755); err != nil {
 			return nil, err
 		}
-		guests = append(guests, server.Guest{Name: name, Path: Socket(containers, name),
-			Lock: Lock(containers, name)})
+		g := server.Guest{Name: name, Path: Socket(containers, name), Lock: Lock(containers, name)}
+		if name == Net {
+			g.Within = within
+		}
+		guests = append(guests, g)
 	}
 	return guests, nil
 }

@@ -40,6 +40,9 @@ const (
 	minorCM     = 255
 )
 
+// None is the Tree of no devices, as Linux has it with its modules loaded.
+func None() Tree { return newTree(nil) }
+
 // newTree lays out devices as Linux does, ABI versions included.
 func newTree(devices []device) Tree {
 	t := Tree{ibDir: {}, classDir + "/infiniband_cm": {}}
