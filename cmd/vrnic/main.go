@@ -83,6 +83,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			demoCommand(),
 			execCommand(),
 			cdiCommand(),
+			dockerCommand(),
 			sysKeeperCommand(),
 			doctorCommand(),
 			versionCommand(),

@@ -341,15 +341,8 @@ func TestCNIPodman(t *testing.T) {
 	inspect := func(what string) string {
 		return strings.TrimSpace(n.podman("inspect", "--format", "{{"+what+"}}", "server"))
 	}
-	proc := "/proc/" + inspect(".State.Pid") + "/net/"
 	proctest.Eventually(t, patience, "the server listens", func() bool {
-		listens := regexp.MustCompile(`:4853 0+:0000 0A`) // at port 18515, from anywhere
-		tcp4, err4 := os.ReadFile(proc + "tcp")
-		tcp6, err6 := os.ReadFile(proc + "tcp6")
-		if err := errors.Join(err4, err6); err != nil {
-			t.Fatal(err)
-		}
-		return listens.Match(tcp4) || listens.Match(tcp6)
+		return listens(t, inspect(".State.Pid"))
 	})
 	addr := inspect(`(index .NetworkSettings.Networks "rdma").IPAddress`)
 	if out := n.in("rocep0", "ib_write_bw", "-n", "200", addr); !strings.Contains(out,
@@ -359,4 +352,18 @@ func TestCNIPodman(t *testing.T) {
 	n.podman("wait", "server")
 	n.podman("rm", "server")
 	n.wantLeft("in the end", 0)
+}
+
+// perftestListens is a line of /proc/net/tcp: at port 18515, from anywhere.
+var perftestListens = regexp.MustCompile(`:4853 0+:0000 0A`)
+
+// listens reports whether perftest listens in the network namespace of a process.
+func listens(t *testing.T, pid string) bool {
+	t.Helper()
+	tcp4, err4 := os.ReadFile("/proc/" + pid + "/net/tcp")
+	tcp6, err6 := os.ReadFile("/proc/" + pid + "/net/tcp6")
+	if err := errors.Join(err4, err6); err != nil {
+		t.Fatal(err)
+	}
+	return perftestListens.Match(tcp4) || perftestListens.Match(tcp6)
 }

@@ -20,10 +20,7 @@ func TestDocker(t *testing.T) {
 		needtest.Skip(t, "docker is for make containers")
 	}
 	need(t)
-	if err := needtest.Missing("/usr/sbin/dockerd", "/usr/bin/docker", "containerd",
-		"runc"); err != nil {
-		needtest.Lacking(t, "docker", fmt.Errorf("%w; apt-get install docker.io", err))
-	}
+	needDocker(t)
 	s := newSite(t, 0, twoDevices...)
 	s.generate()
 	docker := s.dockerd()
@@ -60,6 +57,15 @@ func TestDocker(t *testing.T) {
 	}
 	s.run(docker("wait", "server")...)
 	s.run(docker("rm", "server")...)
+}
+
+// needDocker skips a test where there is none.
+func needDocker(t *testing.T) {
+	t.Helper()
+	if err := needtest.Missing("/usr/sbin/dockerd", "/usr/bin/docker", "containerd",
+		"runc"); err != nil {
+		needtest.Lacking(t, "docker", fmt.Errorf("%w; apt-get install docker.io", err))
+	}
 }
 
 // dockerd starts one, and returns what makes words for its client.
