@@ -64,11 +64,11 @@ type end struct {
 }
 
 // device makes device n on net, whose MAC ends in n.
-func device(t *testing.T, net *vnictest.Net, n byte) *vnic.Device {
+func device(t *testing.T, net *vnictest.Net, n byte, opts ...vnictest.Option) *vnic.Device {
 	t.Helper()
 	return net.Device(t, fmt.Sprintf("rocep%d", n),
 		[]string{fmt.Sprintf("10.0.0.%d/24", n), fmt.Sprintf("fe80::ff:fe00:%x/64", n)},
-		vnictest.RoCE, func(c *vnic.Config) { c.MAC = [6]byte{2, 0, 0, 0, 0, n} })
+		append(opts, vnictest.RoCE, func(c *vnic.Config) { c.MAC = [6]byte{2, 0, 0, 0, 0, n} })...)
 }
 
 // newEnd makes 10.1.0.n over dev; change may be nil.

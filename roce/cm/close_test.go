@@ -272,6 +272,40 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// What is over counts no longer for its peer, however it has ended and long before it is forgotten:
+// requests that were given up half open, connections in time wait, look-ups. What is not over does
+// (ROCE-207, 209).
+func TestOverIsOver(t *testing.T) {
+	s := newSUT(t, func(c *Config) { c.MaxPerPeer, c.MaxKept = 4, 30 })
+	s.listens(service)
+	s.listens(lookups)
+	for range 20 {
+		c, _ := s.asked()
+		s.accepts(c)
+		c.Close(s.now)
+		only[*mad.REJ](t, s.said(two))
+		c, _, _ = s.passive()
+		c.Close(s.now)
+		d := only[*mad.DREQ](t, s.said(two))
+		s.says(&mad.DREP{LocalID: d.RemoteID, RemoteID: d.LocalID})
+		s.says(s.sidr())
+		if err := s.happened(EventAsked).Query.Answer(s.now, &Answer{}); err != nil {
+			t.Fatal(err)
+		}
+		only[*mad.SIDRREP](t, s.said(two))
+	}
+	if p, x := s.Peers(), s.Load(); len(p) != 0 || x.Kept != 30 {
+		t.Errorf("peers have %+v, %+v", p, x)
+	}
+	for range 4 {
+		s.passive()
+	}
+	s.says(s.req())
+	s.nothing("as many connections as may be")
+	s.says(s.sidr())
+	s.nothing("as many connections as may be")
+}
+
 // What is over is kept in a bounded number, and one peer has a bounded number in all (ROCE-207,
 // 209).
 func TestKept(t *testing.T) {

@@ -204,8 +204,23 @@ func (c *Conn) remember(now time.Time) {
 	c.forget()
 	c.state, c.ownerless = stateRejected, true
 	c.m.asked[askedKey{c.peer, c.remoteID, c.guid}] = c
-	c.kept = c.m.keep(c)
+	c.keep()
 	c.m.timers.set(&c.timer, now.Add(requestLife))
+}
+
+// keep has c, which is over and which nobody owns, kept. It is in the way of nothing that its peer
+// asks for next: how many are kept has a bound of its own.
+func (c *Conn) keep() {
+	c.kept = c.m.keep(c)
+	c.settled()
+}
+
+// settled gives back the place of c among what its peer has.
+func (c *Conn) settled() {
+	if c.held {
+		c.held = false
+		c.m.over(c.share)
+	}
 }
 
 // Ready says that the QP is ready for the connection, which begins: the peer is told, and
@@ -293,7 +308,7 @@ func (c *Conn) Close(now time.Time) {
 	case stateReplying, stateEstablished:
 		_ = c.Disconnect(now) // it can in these states
 	case stateTimeWait:
-		c.kept = c.m.keep(c)
+		c.keep()
 	default: // it is on its way out
 	}
 }
@@ -399,7 +414,7 @@ func (c *Conn) timeWait(now time.Time) {
 		c.sent = nil
 	}
 	if c.ownerless {
-		c.kept = c.m.keep(c)
+		c.keep()
 	}
 	c.m.timers.set(&c.timer, now.Add(within(c.ackTimeout, 0, mostTimeout)))
 }
@@ -450,10 +465,7 @@ func (c *Conn) forget() {
 		m.kept.Remove(c.kept)
 		c.kept = nil
 	}
-	if c.held {
-		c.held = false
-		m.over(c.share)
-	}
+	c.settled()
 }
 
 func (c *Conn) drop() {

@@ -179,6 +179,7 @@ func (q *Query) Answer(now time.Time, a *Answer) error {
 	q.decided()
 	q.send()
 	q.kept = q.m.keep(q)
+	q.m.over(q.share)
 	q.m.timers.set(&q.timer, now.Add(requestLife))
 	return nil
 }
@@ -201,9 +202,9 @@ func (q *Query) drop() {
 	}
 	if q.answer == nil {
 		q.decided()
+		q.m.over(q.share)
 	}
 	q.gone = true
-	q.m.over(q.share)
 	q.m.timers.stop(&q.timer)
 	if q.m.queries[q.key] == q {
 		delete(q.m.queries, q.key)

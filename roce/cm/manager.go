@@ -24,8 +24,8 @@ type Config struct {
 	// MaxPerPeer bounds what one peer has asked for and what is not over, connections included;
 	// 0: 4096.
 	MaxPerPeer int
-	// MaxKept bounds what is kept for peers whose messages come late or again, once nobody owns it;
-	// 0: 4096.
+	// MaxKept bounds what is kept for peers whose messages come late or again, once it is over and
+	// nobody owns it; 0: 4096.
 	MaxKept int
 }
 
