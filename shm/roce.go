@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -57,14 +55,15 @@ func (pd *protDomain) CreateAH(attr rdma.AHAttr) (rdma.AH, error) {
 	if err := pd.d.roceOnly("create an address handle"); err != nil {
 		return nil, err
 	}
-	for {
-		ah, err := pd.tryAH(&attr)
-		if !errors.Is(err, syscall.EINPROGRESS) {
-			return ah, err
-		}
-		time.Sleep(askAgain)
-	}
+	var ah rdma.AH
+	err := untilKnown(createAH, func() (err error) {
+		ah, err = pd.tryAH(&attr)
+		return err
+	})
+	return ah, err
 }
+
+const createAH = "create address handle"
 
 // tryAH makes an address handle. EINPROGRESS: the daemon looks for the peer.
 func (pd *protDomain) tryAH(attr *rdma.AHAttr) (rdma.AH, error) {
@@ -75,7 +74,7 @@ func (pd *protDomain) tryAH(attr *rdma.AHAttr) (rdma.AH, error) {
 	}
 	var rep abi.CreateAHReply
 	req := &abi.CreateAHRequest{PD: pd.handle, Attr: ringAH(attr)}
-	if err := pd.d.c.try(abi.OpCreateAH, "create address handle", req, &rep); err != nil {
+	if err := pd.d.c.try(abi.OpCreateAH, createAH, req, &rep); err != nil {
 		return nil, err
 	}
 	ah := &addressHandle{pd: pd, attr: *attr, handle: rep.AH, key: rep.Key}

@@ -302,18 +302,32 @@ func (c *Client) lost(err error) error {
 
 // call is rpc without descriptors, and waits for what the daemon looks for on the network.
 func (c *Client) call(op abi.Op, what string, req, rep abi.Message) error {
-	for {
-		err := c.try(op, what, req, rep)
-		if !errors.Is(err, syscall.EINPROGRESS) {
-			return err
-		}
-		time.Sleep(askAgain)
-	}
+	return untilKnown(what, func() error { return c.try(op, what, req, rep) })
 }
 
-// askAgain is how long others have their turn before the daemon is asked once more whether it has
-// found what it looks for.
-const askAgain = 2 * time.Millisecond
+const (
+	// askAgain is how long others have their turn before the daemon is asked once more whether it has
+	// found what it looks for.
+	askAgain = 2 * time.Millisecond
+	// askFor is how long it is asked: it looks for a peer for 10 s at most, but many that are looked
+	// for have to wait for their turn.
+	askFor = 30 * time.Second
+)
+
+// untilKnown calls try until the daemon has found what it looks for, ETIMEDOUT: for too long.
+func untilKnown(what string, try func() error) error {
+	err := try()
+	if !errors.Is(err, syscall.EINPROGRESS) {
+		return err
+	}
+	for end := time.Now().Add(askFor); time.Now().Before(end); {
+		time.Sleep(askAgain)
+		if err = try(); !errors.Is(err, syscall.EINPROGRESS) {
+			return err
+		}
+	}
+	return &CallError{Op: what, Errno: syscall.ETIMEDOUT}
+}
 
 // try is rpc without descriptors. EINPROGRESS: the daemon looks for something on the network.
 func (c *Client) try(op abi.Op, what string, req, rep abi.Message) error {

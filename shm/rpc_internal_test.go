@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -68,5 +69,42 @@ func TestLateDescriptors(t *testing.T) {
 	}
 	if n, err := r.Read(msg); err != io.EOF { // which comes when nobody has w
 		t.Errorf("%d octets, %v", n, err)
+	}
+}
+
+// What the daemon looks for on the network it is asked for again, for half a minute, and then the
+// peer is one that does not answer. RVB-006.
+func TestUntilKnown(t *testing.T) {
+	for _, tt := range []struct {
+		known time.Duration
+		errno syscall.Errno // then
+		want  error
+		took  time.Duration
+	}{
+		{0, 0, nil, 0},
+		{0, syscall.EINVAL, syscall.EINVAL, 0},
+		{12 * time.Second, 0, nil, 12 * time.Second},
+		{3 * time.Second, syscall.EHOSTUNREACH, syscall.EHOSTUNREACH, 3 * time.Second},
+		{time.Hour, 0, syscall.ETIMEDOUT, 30 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			err := untilKnown("make it", func() error {
+				switch {
+				case time.Since(begun) < tt.known:
+					return &CallError{Op: "make it", Errno: syscall.EINPROGRESS}
+				case tt.errno != 0:
+					return &CallError{Op: "make it", Errno: tt.errno}
+				}
+				return nil
+			})
+			if took := time.Since(begun); !errors.Is(err, tt.want) || took != tt.took {
+				t.Errorf("known behind %v: %v after %v, want %v after %v", tt.known, err, took, tt.want,
+					tt.took)
+			}
+			if tt.want == syscall.ETIMEDOUT && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%v is no timeout", err)
+			}
+		})
 	}
 }

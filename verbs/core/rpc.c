@@ -364,12 +364,32 @@ static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, siz
 	return -r.h.status;
 }
 
-/* Others have their turn while the daemon looks for something on the network. */
-static void give_way(void)
+/*
+ * How long the daemon is asked again that looks for something on the network: it looks for a peer
+ * for 10 s at most, but many that are looked for have to wait for their turn.
+ */
+#define ASK_FOR_MS 30000
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Others have their turn, unless it is end; false then. *end is 0 at first. */
+static bool give_way(int64_t *end)
 {
 	struct timespec t = { .tv_nsec = 2000000 };
+	int64_t now = now_ms();
 
+	if (!*end)
+		*end = now + ASK_FOR_MS;
+	if (now >= *end)
+		return false;
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
+	return true;
 }
 
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
@@ -377,6 +397,7 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	      int send_fd, int *fds, int nfds)
 {
 	struct vrnic_refusal why;
+	int64_t end = 0;
 	int old, err;
 
 	if (vrnic_dead(s))
@@ -390,7 +411,10 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 		pthread_mutex_unlock(&s->rpc_lock);
 		if (err != EINPROGRESS)
 			break;
-		give_way();
+		if (!give_way(&end)) {
+			err = ETIMEDOUT;
+			break;
+		}
 	}
 	if (why.why[0]) /* whoever reads that may take his time */
 		say("the daemon refused a request: %s", why.why);

@@ -131,23 +131,34 @@ func TestHostileReplies(t *testing.T) {
 	}
 }
 
-// What the daemon still looks for on the network the library asks for again.
+// What the daemon still looks for on the network the library asks for again, for half a minute.
+// RVB-006.
 func TestInProgress(t *testing.T) {
 	need(t)
-	var asked atomic.Int32
-	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
-		if op != abi.OpAllocPD {
-			return msg, fds
-		}
-		if asked.Add(1) < 4 {
-			msg, _ = setHeader(8, ^uint32(syscall.EINPROGRESS-1))(msg, nil)
-		}
-		return msg, fds
-	})
-	p := start(t, f.path)
-	p.want("open", "ok", "pd", "ok")
-	if n := asked.Load(); n != 4 {
-		t.Errorf("asked %d times", n)
+	for _, tt := range []struct {
+		name     string
+		progress int32 // so often it is still looked for
+		tick     string
+		want     string
+		asked    int32
+	}{
+		{"found", 3, "0", "ok", 4},
+		{"never found", 1000, "1000", "ETIMEDOUT", 31},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var asked atomic.Int32
+			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+				if op == abi.OpAllocPD && asked.Add(1) <= tt.progress {
+					msg, _ = setHeader(8, ^uint32(syscall.EINPROGRESS-1))(msg, nil)
+				}
+				return msg, fds
+			})
+			p := start(t, f.path)
+			p.want("open", "ok", "tick "+tt.tick, "ok", "pd", tt.want)
+			if n := asked.Load(); n != tt.asked {
+				t.Errorf("asked %d times, want %d", n, tt.asked)
+			}
+		})
 	}
 }
 

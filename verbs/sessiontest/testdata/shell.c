@@ -15,8 +15,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ibverbs/abi/ibv.h"
@@ -38,6 +40,23 @@ static pthread_mutex_t out = PTHREAD_MUTEX_INITIALIZER;
 
 static __thread char answer[4096];
 #define SAY(...) snprintf(answer + strlen(answer), sizeof(answer) - strlen(answer), __VA_ARGS__)
+
+/*
+ * The libraries ask this program what time it is: with `tick`, one that has gone on by so much each
+ * time that somebody has asked.
+ */
+static _Atomic long tick_ms, ticked_ms;
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	long ms;
+
+	if (!tick_ms)
+		return syscall(SYS_clock_gettime, clock, t);
+	ms = ticked_ms += tick_ms;
+	*t = (struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+	return 0;
+}
 
 /* For functions that return an errno, and for those that return -1 or NULL. */
 static void result(int err)
@@ -530,6 +549,9 @@ static int command(char *line)
 		fork_storm(a);
 	} else if (!strcmp(name, "fork")) {
 		run_child(strchr(strstr(line, "fork"), ' ') + 1);
+	} else if (!strcmp(name, "tick")) {
+		tick_ms = a;
+		result(0);
 	} else if (!strcmp(name, "sleep")) {
 		usleep(1000 * a);
 		result(0);
