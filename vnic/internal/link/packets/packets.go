@@ -120,6 +120,7 @@ type Link struct {
 		octets uint64 // not counted yet: an atomic operation waits for all that was copied before it
 	}
 	answers wqe.Answers
+	acks    ackWait
 	local   local // for a peer in this process
 
 	over     bool // Abort was called
@@ -238,8 +239,13 @@ func (l *Link) PSNs() (sq, rq packet.PSN) {
 // Idle implements link.Link.
 func (l *Link) Idle() bool { return !l.work.SendsLeft() }
 
-// Abort implements link.Link: nobody is told.
+// Abort implements link.Link: nobody is told. But an ACK that waits for an answer goes, as what it
+// is for was carried out, and will not be again.
 func (l *Link) Abort() {
+	if !l.over && l.eng.Fault() == nil && l.eng.OnlyACK() {
+		l.sending, l.left = false, link.TurnOctets
+		_ = l.route.Send(l) // else the peer asks in vain, as of a packet that is lost
+	}
 	l.over = true
 	l.local.gone.Store(true)
 	l.local.peer = nil
@@ -274,6 +280,9 @@ func (l *Link) Take(b []byte, marked bool) {
 	if !l.heard && l.begins() {
 		l.heard = true
 		l.qp.Established()
+	}
+	if op := l.header.Opcode; op != packet.CNP && !op.IsResponse() {
+		l.acks.came(op, l.now)
 	}
 	l.moved += len(payload)
 	l.received++
@@ -378,7 +387,7 @@ func (l *Link) send() (more bool) {
 	}
 	l.settle()
 	if told := l.control.begin(l.now); l.over || !told && (!l.eng.Pending() ||
-		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
+		l.eng.OnlyACK() && (l.acks.waits(l.now) || l.qp.AnswerExpected())) {
 		return l.more && !l.over
 	}
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -475,6 +484,7 @@ func (l *Link) fill(w way) (posted bool) {
 			continue
 		}
 		l.work.Posted(e)
+		l.acks.replied(l.now)
 		posted = true
 	}
 	l.more = l.more || some
@@ -489,11 +499,12 @@ func (l *Link) Expire() {
 	l.eng.Expire(l.now)
 }
 
-// arm has Expire called when the engine wants it. A timer that runs out too early is set again
-// then: most are never heard of, and setting one for each message would cost more than the rest of
-// a short one.
+// arm has Expire called when the engine wants it, or an ACK that waits. A timer that runs out too
+// early is set again then: most are never heard of, and setting one for each message would cost
+// more than the rest of a short one.
 func (l *Link) arm() {
 	at, ok := l.control.deadline(l.eng.Deadline())
+	at, ok = earlier(l.acks.until, at, ok)
 	if !ok || !l.armed.IsZero() && !at.Before(l.armed) {
 		return
 	}
