@@ -11,8 +11,9 @@ import (
 // A peer that has made a mistake and goes on sending, more than its window, still gets the
 // Terminate and then a FIN: what it sends is taken and dropped, so nothing resets the connection.
 // RDMAP-108.
-func TestRawTerminateArrives(t *testing.T) {
-	r := newRig(t)
+func TestRawTerminateArrives(t *testing.T) { newRig(t).both(t, rawTerminateArrives) }
+
+func rawTerminateArrives(t *testing.T, r *rig) {
 	v := newVictim(t, r, 3)
 	p := v.ready()
 	bad := rawpeer.Write(v.rw.RKey(), v.rw.Addr()+4090, octets(10, 1))
@@ -30,8 +31,9 @@ func TestRawTerminateArrives(t *testing.T) {
 
 // Whichever frame of a connection is lost, it comes up and works: TCP's rules hold through it. How
 // many there are depends on which ACKs find data to go with. MPA-056.
-func TestRawBadPath(t *testing.T) {
-	r := newRig(t)
+func TestRawBadPath(t *testing.T) { newRig(t).both(t, rawBadPath) }
+
+func rawBadPath(t *testing.T, r *rig) {
 	newVictim(t, r, 1).comeUp() // the neighbours know each other
 	lost := int32(0)
 	for ; lost < 40; lost++ {

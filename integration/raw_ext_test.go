@@ -172,8 +172,9 @@ func TestRawExtensionLies(t *testing.T) {
 
 // What an end that knows RFC 7306 does not look at, and what it answers. EXT-007, 012, 013, 015,
 // 016, 018, 020, 021, 022, 024, 026, 028, 032, 035, 040.
-func TestRawExtensions(t *testing.T) {
-	r := newRig(t)
+func TestRawExtensions(t *testing.T) { newRig(t).both(t, rawExtensions) }
+
+func rawExtensions(t *testing.T, r *rig) {
 	a := newAtomicVictim(t, r, 8)
 	p := a.extended()
 	msn, resp := uint32(0), uint32(0)

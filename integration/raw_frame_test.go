@@ -136,8 +136,9 @@ func TestRawSegmentation(t *testing.T) {
 
 // Payloads of all lengths around the pad and the segment: the lengths are exact and no pad is
 // placed. DDP-011; MPA-006, 012, 013, 014.
-func TestRawLengths(t *testing.T) {
-	r := newRig(t)
+func TestRawLengths(t *testing.T) { newRig(t).both(t, rawLengths) }
+
+func rawLengths(t *testing.T, r *rig) {
 	v := newVictim(t, r, 0)
 	p := v.ready()
 	msn, id := uint32(0), uint64(0)
@@ -260,8 +261,9 @@ func TestRawMarkerLies(t *testing.T) {
 
 // Without CRCs the field means nothing, and an FPDU counts only when all of it is there. MPA-032,
 // 048.
-func TestRawNoCRC(t *testing.T) {
-	r := newRig(t)
+func TestRawNoCRC(t *testing.T) { newRig(t).both(t, rawNoCRC) }
+
+func rawNoCRC(t *testing.T, r *rig) {
 	v := newVictim(t, r, 4)
 	req := plain(4, 4)
 	req.Flags &^= rawpeer.FlagC
@@ -326,8 +328,9 @@ func TestRawLengthLies(t *testing.T) {
 
 // Start frames and RTR, cut at every octet, and an FPDU of a Responder that comes with its Reply.
 // MPA-055, 070, 075; M6; MPA-079.
-func TestRawStartCuts(t *testing.T) {
-	r := newRig(t)
+func TestRawStartCuts(t *testing.T) { newRig(t).both(t, rawStartCuts) }
+
+func rawStartCuts(t *testing.T, r *rig) {
 	v := newVictim(t, r, 1)
 	l := v.listen(1)
 	p := got[*rawpeer.Peer](t)(r.host.Dial(t.Context(), l.Addr()))

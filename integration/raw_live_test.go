@@ -158,8 +158,9 @@ func TestRawOddities(t *testing.T) {
 
 // A message is delivered with its L segment and not before, and behind all that came before it.
 // DDP-021; RDMAP-089, 091.
-func TestRawUnfinished(t *testing.T) {
-	r := newRig(t)
+func TestRawUnfinished(t *testing.T) { newRig(t).both(t, rawUnfinished) }
+
+func rawUnfinished(t *testing.T, r *rig) {
 	v := newVictim(t, r, 3)
 	p := v.ready()
 	w := rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(30, 1)).Split(10)
@@ -525,7 +526,10 @@ func TestRawReadOverrun(t *testing.T) {
 // through, and another stream is served to its full depth. DDP-002; RDMAP-096; SEC-034.
 func TestRawBlockedAnswers(t *testing.T) {
 	// what is not read stays there
-	r := newRig(t, func(c *rawpeer.HostConfig) { c.ReceiveBuffer = 128 << 10 })
+	newRig(t, func(c *rawpeer.HostConfig) { c.ReceiveBuffer = 128 << 10 }).both(t, rawBlockedAnswers)
+}
+
+func rawBlockedAnswers(t *testing.T, r *rig) {
 	// The answers are more than the victim's TCP keeps for a peer that does not read.
 	const depth = 8
 	v, w := newVictim(t, r, 1), newVictim(t, r, 2)
@@ -562,98 +566,108 @@ func TestRawBlockedAnswers(t *testing.T) {
 // 077, 079; RDMAP-070; SEC-029.
 func TestRawNoReceive(t *testing.T) {
 	r := newRig(t)
-	t.Run("all", func(t *testing.T) {
-		for name, s := range map[string]seg{"Send": rawpeer.Send(1, 0, octets(9, 1)),
-			"empty Send": rawpeer.Send(1, 0, nil), "half a Send": rawpeer.Send(1, 0, octets(9, 1)).More()} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				v := newVictim(t, r, 0)
-				p := v.ready()
-				// A Read and a Write before it are served without any receive.
-				v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)), rawpeer.Write(v.rw.RKey(),
-					v.rw.Addr(), octets(4, 4))),
-					rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
-				v.expect(atRW, octets(4, 4))
-				begin := time.Now()
-				v.run(p, rawpeer.Put(s, rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 8))),
-					rawpeer.WantTerminate(1, 2, 0x02, ddp, s), rawpeer.WantFIN())
-				if d := time.Since(begin); d < 4900*time.Millisecond || d > 5*time.Second+atOnce {
-					t.Errorf("the Terminate came after %v, want 5 s", d)
-				}
-				p.Close()
-				v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
-				v.unharmed() // what is behind the Send was not placed
-				v.close()
-			})
-		}
-		t.Run("a receive in time", func(t *testing.T) {
+	family := 0
+	next := func() *rig { // in turn: each takes some seconds
+		family ^= 1
+		return r.over(family)
+	}
+	t.Run("all", func(t *testing.T) { rawNoReceive(t, next) })
+	r.by.moves(t)
+}
+
+func rawNoReceive(t *testing.T, next func() *rig) {
+	for name, s := range map[string]seg{"Send": rawpeer.Send(1, 0, octets(9, 1)),
+		"empty Send": rawpeer.Send(1, 0, nil), "half a Send": rawpeer.Send(1, 0, octets(9, 1)).More()} {
+		t.Run(name, func(t *testing.T) {
+			r := next()
 			t.Parallel()
 			v := newVictim(t, r, 0)
 			p := v.ready()
-			v.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Write(v.rw.RKey(),
-				v.rw.Addr(), octets(4, 8)), rawpeer.Send(2, 0, octets(8, 2))))
-			v.run(p, rawpeer.WantSilence(time.Second))
-			v.unharmed()
-			v.post(1, 0, recvLen)
-			v.want("the Send", 1, rdma.WCSuccess)
-			v.post(2, recvLen, recvLen)
-			v.want("the second Send", 2, rdma.WCSuccess)
-			v.recvs -= 2
-			v.expect(atRecv, octets(9, 1))
-			v.expect(atRecv+recvLen, octets(8, 2))
-			v.expect(atRW, octets(4, 8))
-			v.post(3, 2*recvLen, recvLen)
-			v.alive(p, 3, 3)
-			v.leave(p)
+			// A Read and a Write before it are served without any receive.
+			v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)), rawpeer.Write(v.rw.RKey(),
+				v.rw.Addr(), octets(4, 4))),
+				rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
+			v.expect(atRW, octets(4, 4))
+			begin := time.Now()
+			v.run(p, rawpeer.Put(s, rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 8))),
+				rawpeer.WantTerminate(1, 2, 0x02, ddp, s), rawpeer.WantFIN())
+			if d := time.Since(begin); d < 4900*time.Millisecond || d > 5*time.Second+atOnce {
+				t.Errorf("the Terminate came after %v, want 5 s", d)
+			}
+			p.Close()
+			v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
+			v.unharmed() // what is behind the Send was not placed
+			v.close()
 		})
-		// The end of the connection does not wait with the Send, and has the cause that it has.
-		for name, end := range map[string]func(v *victim, p *rawpeer.Peer){
-			"a FIN meanwhile": func(v *victim, p *rawpeer.Peer) {
-				v.run(p, rawpeer.CloseWrite(), rawpeer.WantFIN())
-				v.ended()
-				if errors.As(v.conn.Err(), new(*rdma.TerminateError)) {
-					v.t.Errorf("the end is %v", v.conn.Err())
-				}
-			},
-			"a RST meanwhile": func(v *victim, p *rawpeer.Peer) {
-				v.run(p, rawpeer.Reset())
-				v.ended()
-				if !errors.Is(v.conn.Err(), syscall.ECONNRESET) {
-					v.t.Errorf("the end is %v", v.conn.Err())
-				}
-			},
-			"a Terminate meanwhile": func(v *victim, p *rawpeer.Peer) {
-				v.run(p, rawpeer.Put(rawpeer.Terminate(1, 2, 0x05, bare, seg{})), rawpeer.WantFIN())
-				v.over(rdma.WCFlush, rdma.EventQPReqErr, true, 1, 2, 0x05)
-				p.Close()
-			},
-			"a disconnect meanwhile": func(v *victim, p *rawpeer.Peer) {
-				if err := v.conn.Disconnect(); err != nil {
-					v.t.Fatal(err)
-				}
-				v.run(p, rawpeer.WantFIN(), rawpeer.CloseWrite())
-				v.ended()
-				if err := v.conn.Err(); err != nil {
-					v.t.Errorf("the end is %v", err)
-				}
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				v := newVictim(t, r, 0)
-				p := v.ready()
-				// They come in one TCP segment with a Read, whose answer says that they are there: behind
-				// a disconnect of the victim's they would be the peer's fault (Q14).
-				v.run(p, rawpeer.PutTogether(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)),
-					rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Send(2, 0, octets(9, 1))),
-					rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
-				within(t, atOnce, func() { end(v, p) })
-				v.none("nothing was posted")
-				v.close()
-			})
-		}
+	}
+	t.Run("a receive in time", func(t *testing.T) {
+		r := next()
+		t.Parallel()
+		v := newVictim(t, r, 0)
+		p := v.ready()
+		v.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Write(v.rw.RKey(),
+			v.rw.Addr(), octets(4, 8)), rawpeer.Send(2, 0, octets(8, 2))))
+		v.run(p, rawpeer.WantSilence(time.Second))
+		v.unharmed()
+		v.post(1, 0, recvLen)
+		v.want("the Send", 1, rdma.WCSuccess)
+		v.post(2, recvLen, recvLen)
+		v.want("the second Send", 2, rdma.WCSuccess)
+		v.recvs -= 2
+		v.expect(atRecv, octets(9, 1))
+		v.expect(atRecv+recvLen, octets(8, 2))
+		v.expect(atRW, octets(4, 8))
+		v.post(3, 2*recvLen, recvLen)
+		v.alive(p, 3, 3)
+		v.leave(p)
 	})
-	r.by.moves(t)
+	// The end of the connection does not wait with the Send, and has the cause that it has.
+	for name, end := range map[string]func(v *victim, p *rawpeer.Peer){
+		"a FIN meanwhile": func(v *victim, p *rawpeer.Peer) {
+			v.run(p, rawpeer.CloseWrite(), rawpeer.WantFIN())
+			v.ended()
+			if errors.As(v.conn.Err(), new(*rdma.TerminateError)) {
+				v.t.Errorf("the end is %v", v.conn.Err())
+			}
+		},
+		"a RST meanwhile": func(v *victim, p *rawpeer.Peer) {
+			v.run(p, rawpeer.Reset())
+			v.ended()
+			if !errors.Is(v.conn.Err(), syscall.ECONNRESET) {
+				v.t.Errorf("the end is %v", v.conn.Err())
+			}
+		},
+		"a Terminate meanwhile": func(v *victim, p *rawpeer.Peer) {
+			v.run(p, rawpeer.Put(rawpeer.Terminate(1, 2, 0x05, bare, seg{})), rawpeer.WantFIN())
+			v.over(rdma.WCFlush, rdma.EventQPReqErr, true, 1, 2, 0x05)
+			p.Close()
+		},
+		"a disconnect meanwhile": func(v *victim, p *rawpeer.Peer) {
+			if err := v.conn.Disconnect(); err != nil {
+				v.t.Fatal(err)
+			}
+			v.run(p, rawpeer.WantFIN(), rawpeer.CloseWrite())
+			v.ended()
+			if err := v.conn.Err(); err != nil {
+				v.t.Errorf("the end is %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := next()
+			t.Parallel()
+			v := newVictim(t, r, 0)
+			p := v.ready()
+			// They come in one TCP segment with a Read, whose answer says that they are there: behind
+			// a disconnect of the victim's they would be the peer's fault (Q14).
+			v.run(p, rawpeer.PutTogether(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)),
+				rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Send(2, 0, octets(9, 1))),
+				rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
+			within(t, atOnce, func() { end(v, p) })
+			v.none("nothing was posted")
+			v.close()
+		})
+	}
 }
 
 // How a peer can go: each end is seen as what it is. DDP-013, 069, 071; MPA-088, 089; RDMAP-007,

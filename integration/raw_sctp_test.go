@@ -4,56 +4,84 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"testing"
 
-	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/rawpeer"
 	"github.com/vrnic/vrnic/integration/rawsctp"
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// An sctpRig is a daemon with a device that speaks SCTP in UDP, a listener of it, and, beside the
-// two bystanders of a rig, an honest neighbour: a session in an association of its own.
+// An sctpRig is a daemon with a device that speaks SCTP, a listener of it, and, beside the two
+// bystanders of a rig, an honest neighbour: a session in an association of its own.
 type sctpRig struct {
 	*rig
-	at        netip.AddrPort // of the daemon's UDP socket
-	peers     netip.Addr     // where raw peers are
 	l         rdma.Listener
+	newPeer   func() (*rawsctp.Peer, error)
 	neighbour *sctpSession
 }
 
-// newSCTPRig starts everything, at addresses of 127/8 that nobody else uses.
-func newSCTPRig(t *testing.T) *sctpRig {
+// overSCTP runs f with SCTP in UDP over IPv4, on addresses of the host, and with SCTP on IPv6, on
+// the daemon's own stack.
+func overSCTP(t *testing.T, f func(t *testing.T, s *sctpRig)) {
+	for name, newRig := range map[string]func(*testing.T) *sctpRig{"in UDP": newUDPRig,
+		"IPv6": newIPv6Rig} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, newRig(t))
+		})
+	}
+}
+
+// newUDPRig starts everything, at addresses of 127/8 that nobody else uses.
+func newUDPRig(t *testing.T) *sctpRig {
 	t.Helper()
 	host := netip.AddrFrom4([4]byte{127, byte(100 + rand.IntN(100)), byte(rand.IntN(256)), 2})
 	s := &sctpRig{rig: &rig{rigged: &rigged{t: t, change: make(chan struct{}),
-		events: map[uint32][]rdma.AsyncEvent{}}, addr: host}, peers: host.Next(),
-		at: netip.AddrPortFrom(host, 9899)}
+		events: map[uint32][]rdma.AsyncEvent{}}, addr: host, peer: host.Next()}}
 	s.d = up(t, nil, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24", "--device",
 		fmt.Sprintf("vrnic2,host=%v", host))
-	t.Cleanup(func() {
-		for _, kind := range []string{"qp", "mr", "cq", "cm"} {
-			proctest.Eventually(t, patience, "show "+kind+" is empty",
-				func() bool { return len(s.d.show(kind)) == 0 })
+	t.Cleanup(s.empty)
+	s.serve("vrnic2")
+	s.newPeer = func() (*rawsctp.Peer, error) {
+		udp, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.peer, 0)),
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.addr, 9899)))
+		if err != nil {
+			return nil, err
 		}
-		s.d.stop()
-	})
-	s.dev = s.open("vrnic2")
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	go s.watch(ctx)
-	s.by = newBystander(t, s.rig)
-	s.l = got[rdma.Listener](t)(s.dev.Listen(netip.AddrPortFrom(s.addr, 0), 16))
-	t.Cleanup(func() { s.l.Close() })
-	s.neighbour = s.session(t)
+		return rawsctp.New(udp, s.l.Addr().Port()), nil
+	}
+	s.begun()
 	return s
+}
+
+// newIPv6Rig starts everything, with the raw peers on a link of the daemon's switch.
+func newIPv6Rig(t *testing.T) *sctpRig {
+	t.Helper()
+	s := &sctpRig{rig: newRig(t).over(1)}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	station := rawsctp.NewStation()
+	station.Send = got[*rawpeer.Packets](t)(s.host.Packets(ctx, s.peer, s.addr, rawsctp.Protocol,
+		station.Take)).Send
+	s.newPeer = func() (*rawsctp.Peer, error) { return station.Peer(s.l.Addr().Port()), nil }
+	s.begun()
+	return s
+}
+
+// begun listens, and has the neighbour connected.
+func (s *sctpRig) begun() {
+	s.t.Helper()
+	s.l = got[rdma.Listener](s.t)(s.dev.Listen(netip.AddrPortFrom(s.addr, 0), 16))
+	s.t.Cleanup(func() { s.l.Close() })
+	s.neighbour = s.session(s.t)
 }
 
 // raw makes a peer that has no association yet.
 func (s *sctpRig) raw(t testing.TB) *rawsctp.Peer {
 	t.Helper()
-	p := got[*rawsctp.Peer](t)(rawsctp.New(s.peers, s.at, s.l.Addr().Port()))
+	p := got[*rawsctp.Peer](t)(s.newPeer())
 	t.Cleanup(p.Close)
 	return p
 }
@@ -457,7 +485,11 @@ var rawSCTPCases = []rawSCTPCase{
 		p := s.established(t)
 		init := p.Setup()
 		init.Tag++
-		init.Params = append(init.Params, rawsctp.Param(rawsctp.ParamIPv4, 192, 0, 2, 7))
+		more := rawsctp.Param(rawsctp.ParamIPv4, 192, 0, 2, 7)
+		if s.addr.Is6() {
+			more = rawsctp.Param(rawsctp.ParamIPv6, netip.MustParseAddr("2001:db8::7").AsSlice()...)
+		}
+		init.Params = append(init.Params, more)
 		p.Raw(0, init.Chunk())
 		check(t, p.WantAbort(init.Tag, false, rawsctp.CauseNewAddresses))
 		check(t, p.Alive())
@@ -536,12 +568,13 @@ var rawSCTPCases = []rawSCTPCase{
 // What no honest SCTP peer sends is answered as the RFCs say, or not at all; the daemon lives, and
 // neither other associations nor other clients notice.
 func TestRawSCTP(t *testing.T) {
-	s := newSCTPRig(t)
-	for _, c := range rawSCTPCases {
-		t.Run(c.name, func(t *testing.T) {
-			c.do(t, s)
-			s.neighbour.works(t)
-		})
-	}
-	s.by.moves(t)
+	overSCTP(t, func(t *testing.T, s *sctpRig) {
+		for _, c := range rawSCTPCases {
+			t.Run(c.name, func(t *testing.T) {
+				c.do(t, s)
+				s.neighbour.works(t)
+			})
+		}
+		s.by.moves(t)
+	})
 }

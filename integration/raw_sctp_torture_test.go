@@ -18,8 +18,9 @@ import (
 // Conversations over SCTP that are right but for one packet or a few. Whatever comes of it: the
 // daemon lives, memory that the peer was not given is as it was, what the daemon sends is
 // well-formed, each receive completes once, and nobody else notices. SEC-010, 011, 029.
-func TestRawSCTPTorture(t *testing.T) {
-	s := newSCTPRig(t)
+func TestRawSCTPTorture(t *testing.T) { overSCTP(t, rawSCTPTorture) }
+
+func rawSCTPTorture(t *testing.T, s *sctpRig) {
 	if v := os.Getenv(tortureSeed); v != "" {
 		seed, err := strconv.ParseUint(v, 0, 64)
 		if err != nil {
@@ -28,13 +29,13 @@ func TestRawSCTPTorture(t *testing.T) {
 		tortureSCTP(t, s, seed)
 		return
 	}
-	limit, most, base := time.Minute, uint64(40), uint64(1)
+	limit, most, base := time.Minute/2, uint64(20), uint64(1)
 	if v := os.Getenv(tortureTime); v != "" {
 		d, err := time.ParseDuration(v)
 		if err != nil {
 			t.Fatalf("%s: %v", tortureTime, err)
 		}
-		limit, most, base = d, 1<<63, rand.Uint64()
+		limit, most, base = d/2, 1<<63, rand.Uint64()
 	}
 	n, connected := uint64(0), 0
 	for end := time.Now().Add(limit); n < most && time.Now().Before(end) && !t.Failed(); n++ {

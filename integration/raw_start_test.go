@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
@@ -219,8 +220,9 @@ func TestRawRequests(t *testing.T) {
 
 // Numbers and flags of all kinds in the enhanced data: a Reply that keeps the rules, and a
 // connection that works. EMPA-033, 036, 049.
-func TestRawWords(t *testing.T) {
-	r := newRig(t)
+func TestRawWords(t *testing.T) { newRig(t).both(t, rawWords) }
+
+func rawWords(t *testing.T, r *rig) {
 	for flags := range uint16(16) {
 		for _, n := range []uint16{0, 1, 0x3ffe, 0x3fff} {
 			first, second := flags>>2<<14|n, flags<<14|0x3fff-n
@@ -328,8 +330,15 @@ func TestRawGate(t *testing.T) {
 // flood of them is bounded and disturbs nobody. MPA-076, 086; SEC-024.
 func TestRawHalfOpen(t *testing.T) {
 	r := newRig(t)
+	t.Run("all", func(t *testing.T) { r.both(t, rawHalfOpen) })
+}
+
+func rawHalfOpen(t *testing.T, r *rig) {
+	t.Parallel()
 	v := newVictim(t, r, 1)
-	l := v.listen(0)
+	wild := netip.MustParseAddrPort("[::]:0")
+	l := got[rdma.Listener](t)(r.dev.Listen(wild, 0))
+	at := func(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, l.Addr().Port()) }
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const limit = 5 * time.Second
@@ -341,7 +350,7 @@ func TestRawHalfOpen(t *testing.T) {
 	// All at once; each is to end by itself.
 	var wg sync.WaitGroup
 	dial := func(name string, f func(p *rawpeer.Peer) error) {
-		p := got[*rawpeer.Peer](t)(r.host.Dial(ctx, l.Addr()))
+		p := got[*rawpeer.Peer](t)(r.host.Dial(ctx, at(r.addr)))
 		begin := time.Now()
 		wg.Go(func() {
 			defer p.Close()
@@ -368,7 +377,7 @@ func TestRawHalfOpen(t *testing.T) {
 	var peers []*rawpeer.Peer
 	begin, refused := time.Now(), 0
 	for range flood {
-		p, err := r.host.Dial(ctx, l.Addr())
+		p, err := r.host.Dial(ctx, at(r.addr))
 		if errors.Is(err, syscall.ECONNRESET) {
 			refused++ // so early
 			continue
@@ -388,12 +397,12 @@ func TestRawHalfOpen(t *testing.T) {
 			flood-room)
 	}
 	r.by.moves(t)
-	// Another peer is let in meanwhile, at the same listener.
+	// Another peer is let in meanwhile, at the same listener. All of an IPv6 network are one.
 	other := newEnd(t, r.open("vrnic1"))
 	w := newVictim(t, r, 0)
 	connected := make(chan error, 1)
 	go func() {
-		_, err := other.dev.Connect(ctx, other.qp, l.Addr(), rdma.ConnParam{})
+		_, err := other.dev.Connect(ctx, other.qp, at(r.over(0).addr), rdma.ConnParam{})
 		connected <- err
 	}()
 	asked := got[rdma.ConnRequest](t)(l.Next(ctx))
@@ -416,7 +425,7 @@ func TestRawHalfOpen(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	next := got[*rawpeer.Peer](t)(r.host.Dial(ctx, l.Addr()))
+	next := got[*rawpeer.Peer](t)(r.host.Dial(ctx, at(r.addr)))
 	if err := next.Run(rawpeer.PutStart(plain(1, 1))); err != nil {
 		t.Fatal(err)
 	}

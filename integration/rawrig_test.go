@@ -59,6 +59,14 @@ func (r *rig) each(t *testing.T, name string, f func(t *testing.T, r *rig)) {
 	}
 }
 
+// both runs f as subtests over IPv4 and over IPv6.
+func (r *rig) both(t *testing.T, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	for family, version := range []string{"IPv4", "IPv6"} {
+		t.Run(version, func(t *testing.T) { f(t, r.over(family)) })
+	}
+}
+
 // newRig starts everything; options alter the raw peer's stack. When the test ends, nothing that
 // was made may be left in the daemon, and it must end cleanly.
 func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
@@ -83,20 +91,31 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 	if r.host, err = rawpeer.NewHost(cfg); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		for _, kind := range []string{"qp", "mr", "cq", "cm"} {
-			proctest.Eventually(t, patience, "show "+kind+" is empty",
-				func() bool { return len(r.d.show(kind)) == 0 })
-		}
-		r.host.Close()
-		r.d.stop()
-	})
-	r.dev = r.open("vrnic0")
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	go r.watch(ctx)
-	r.by = newBystander(t, r)
+	t.Cleanup(r.empty)
+	r.serve("vrnic0")
 	return r
+}
+
+// empty wants that nothing is left in the daemon, and ends it.
+func (r *rig) empty() {
+	for _, kind := range []string{"qp", "mr", "cq", "cm"} {
+		proctest.Eventually(r.t, patience, "show "+kind+" is empty",
+			func() bool { return len(r.d.show(kind)) == 0 })
+	}
+	if r.host != nil {
+		r.host.Close()
+	}
+	r.d.stop()
+}
+
+// serve opens the device that the raw peer talks to, and has the bystanders begin.
+func (r *rig) serve(device string) {
+	r.t.Helper()
+	r.dev = r.open(device)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel)
+	go r.watch(ctx)
+	r.by = newBystander(r.t, r)
 }
 
 // open opens a device in a session of its own, for the test's time.

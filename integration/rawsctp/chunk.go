@@ -6,6 +6,9 @@ import (
 	"hash/crc32"
 )
 
+// Protocol is SCTP's number in an IP header.
+const Protocol = 132
+
 // Chunk types: RFC 9260, section 3.2.
 const (
 	Data             = 0
@@ -36,6 +39,7 @@ const (
 const (
 	ParamHeartbeat  = 1
 	ParamIPv4       = 5
+	ParamIPv6       = 6
 	ParamCookie     = 7
 	ParamUnknown    = 8
 	ParamHostName   = 11

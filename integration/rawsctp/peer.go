@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -24,7 +22,7 @@ var ErrMalformed = errors.New("malformed")
 
 // A Peer is one end of an association, or of none yet. One goroutine uses it.
 type Peer struct {
-	udp      *net.UDPConn
+	link     Link
 	Src, Dst uint16 // SCTP's ports
 	Own      uint32 // our tag
 	Tag      uint32 // the daemon's
@@ -48,20 +46,15 @@ type Message struct {
 	Data   []byte
 }
 
-// New makes a peer with a UDP socket at a local address, for a daemon's.
-func New(local netip.Addr, daemon netip.AddrPort, port uint16) (*Peer, error) {
-	udp, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)),
-		net.UDPAddrFromAddrPort(daemon))
-	if err != nil {
-		return nil, err
-	}
-	return &Peer{udp: udp, Src: uint16(1024 + rand.IntN(60000)), Dst: port,
+// New makes a peer on l, for a port of the daemon's.
+func New(l Link, port uint16) *Peer {
+	return &Peer{link: l, Src: uint16(1024 + rand.IntN(60000)), Dst: port,
 		Own: rand.Uint32() | 1, TSN: rand.Uint32(), Streams: 16, got: map[uint32]bool{},
-		sent: map[uint16]uint16{}, Patience: patience}, nil
+		sent: map[uint16]uint16{}, Patience: patience}
 }
 
-// Close gives the socket up; nothing is said.
-func (p *Peer) Close() { p.udp.Close() }
+// Close gives the link up; nothing is said.
+func (p *Peer) Close() { p.link.Close() }
 
 // Transcript is what was sent and received.
 func (p *Peer) Transcript() string { return strings.Join(p.said, "\n") }
@@ -78,7 +71,7 @@ func (p *Peer) Octets(b []byte) {
 	}
 	for _, b := range all {
 		p.said = append(p.said, fmt.Sprintf("-> % x", b[:min(len(b), 80)]))
-		_, _ = p.udp.Write(b) // an ICMP error of an earlier one: what is missing shows
+		_, _ = p.link.Write(b) // an ICMP error of an earlier one: what is missing shows
 	}
 }
 
@@ -91,10 +84,10 @@ func (p *Peer) Send(chunks ...Chunk) { p.Raw(p.Tag, chunks...) }
 // read takes the next packet, and sees to SACKs and HEARTBEATs. ok is false if there is none for d.
 func (p *Peer) read(d time.Duration) (tag uint32, chunks []Chunk, ok bool, err error) {
 	b := make([]byte, 1<<16)
-	if err := p.udp.SetReadDeadline(time.Now().Add(d)); err != nil {
+	if err := p.link.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return 0, nil, false, err
 	}
-	n, err := p.udp.Read(b)
+	n, err := p.link.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, nil, false, nil
 	}
