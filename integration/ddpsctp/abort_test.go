@@ -1,6 +1,7 @@
 package ddpsctp
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -13,7 +14,14 @@ import (
 // in the same association is open within seconds, not behind all that was sent, and the peer sees
 // the end of the old one as soon.
 func TestAbortOnSlowLink(t *testing.T) {
-	w, a, b := newWorld(t, 0)
+	t.Run("IPv4", func(t *testing.T) { abortOnSlowLink(t, [2]netip.Addr{addrA, addrB}) })
+	t.Run("IPv6", func(t *testing.T) {
+		abortOnSlowLink(t, [2]netip.Addr{netip.MustParseAddr("fd01::1"), netip.MustParseAddr("fd01::2")})
+	})
+}
+
+func abortOnSlowLink(t *testing.T, at [2]netip.Addr) {
+	w, a, b := newWorldAt(t, at, 0)
 	connect(t, w)
 	xs, ys := w.open(2)
 	all := w.qps(xs, ys)

@@ -77,10 +77,14 @@ type node struct {
 }
 
 func newWorld(t *testing.T, mtu int) (w *world, a, b *node) {
+	return newWorldAt(t, [2]netip.Addr{addrA, addrB}, mtu)
+}
+
+func newWorldAt(t *testing.T, at [2]netip.Addr, mtu int) (w *world, a, b *node) {
 	w = &world{}
 	w.World = sctptest.NewWorld(t, w.deliver)
 	w.Show = w.show
-	for i, addr := range []netip.Addr{addrA, addrB} {
+	for i, addr := range at {
 		cfg := sctp.Config{Rand: sctptest.Seeded(uint64(i)), Options: *ddp()}
 		if mtu != 0 {
 			cfg.MTU = func(netip.Addr) int { return mtu }

@@ -72,8 +72,8 @@ func TestTAPRemoved(t *testing.T) {
 	t.Parallel()
 	ns := newNetNS(t)
 	tap, st, changes := watchedTAP(t, ns)
-	for range 2 {
-		ping(t, ns, st.Addrs()[0].Addr(), 56)
+	for i := range 2 {
+		ping(t, ns, st.Addrs()[i].Addr(), 56)
 		ns.link(t, "vtap0", netlink.LinkDel)
 		want(t, tap, changes, false, "gone")
 		want(t, tap, changes, true, "")
@@ -84,7 +84,9 @@ func TestTAPRemoved(t *testing.T) {
 			t.Errorf("the device: %+v", dev)
 		}
 	}
-	ping(t, ns, st.Addrs()[0].Addr(), 4000)
+	for _, a := range st.Addrs() { // of IPv4 and IPv6
+		ping(t, ns, a.Addr(), 4000)
+	}
 	tap.Close()
 	if dev, ok := ns.devices(t)["vtap0"]; ok {
 		t.Errorf("the device is still there: %+v", dev)

@@ -27,6 +27,9 @@ var (
 	addrB2 = addr("10.2.0.2")
 )
 
+// pairs are addresses of IPv4 and of IPv6 that two nodes may have.
+var pairs = [][2]netip.Addr{{addrA, addrB}, {addr("fd01::1"), addr("fd01::2")}}
+
 type world struct {
 	*sctptest.World[Datagram]
 	nodes []*node
@@ -182,8 +185,13 @@ func (w *world) send(from *node, d Datagram) {
 // pair is two nodes that have an association on port 5043 of the second.
 func pair(t testing.TB, ca, cb Config) (w *world, a, b *node) {
 	t.Helper()
+	return pairAt(t, pairs[0], ca, cb)
+}
+
+func pairAt(t testing.TB, at [2]netip.Addr, ca, cb Config) (w *world, a, b *node) {
+	t.Helper()
 	w = newWorld(t)
-	a, b = w.node("a", ca, addrA), w.node("b", cb, addrB)
+	a, b = w.node("a", ca, at[0]), w.node("b", cb, at[1])
 	w.connect(a, b)
 	return w, a, b
 }

@@ -341,11 +341,18 @@ func TestBlackout(t *testing.T) {
 // A peer that has vanished is found out a UserTimeout after it was heard of last, by heartbeats if
 // nothing else is under way; one that is there is not lost though three heartbeats of four are.
 func TestUserTimeout(t *testing.T) {
+	for _, at := range pairs {
+		testUserTimeout(t, at)
+	}
+}
+
+func testUserTimeout(t *testing.T, at [2]netip.Addr) {
+	t.Helper()
 	const interval, timeout = 30 * time.Second, 60 * time.Second
 	opt := Options{HeartbeatInterval: interval, UserTimeout: timeout,
 		RTOMin: 300 * time.Millisecond, RTOMax: 5 * time.Second, AssociationMaxRetrans: 14}
 	for _, data := range []bool{false, true} {
-		w, a, _ := pair(t, Config{Options: opt}, Config{Options: Options{HeartbeatInterval: -1}})
+		w, a, _ := pairAt(t, at, Config{Options: opt}, Config{Options: Options{HeartbeatInterval: -1}})
 		w.Run(10 * time.Minute)
 		beats := 0
 		w.trace = func(from *node, d Datagram) {
@@ -370,7 +377,7 @@ func TestUserTimeout(t *testing.T) {
 		}
 	}
 
-	w, a, _ := pair(t, Config{Options: opt}, Config{Options: Options{HeartbeatInterval: -1}})
+	w, a, _ := pairAt(t, at, Config{Options: opt}, Config{Options: Options{HeartbeatInterval: -1}})
 	n := 0
 	w.Fate = func(d Datagram) []time.Duration {
 		if survey(d.Data[headerLen:]).has(chunkHeartbeat) {
@@ -423,6 +430,13 @@ func TestUserTimeoutAfterIdling(t *testing.T) {
 // there, or anything of the peer arrives; else at the next T3, which is not put off for ever.
 // SCTP-120.
 func TestAfterBlackout(t *testing.T) {
+	for _, at := range pairs {
+		testAfterBlackout(t, at)
+	}
+}
+
+func testAfterBlackout(t *testing.T, at [2]netip.Addr) {
+	t.Helper()
 	opt := Options{RTOMin: 300 * time.Millisecond, RTOMax: 5 * time.Second,
 		HeartbeatInterval: -1, AssociationMaxRetrans: 100, PathMaxRetrans: 100}
 	for name, tt := range map[string]struct {
@@ -431,12 +445,12 @@ func TestAfterBlackout(t *testing.T) {
 	}{
 		"link":   {func(a, _ *node) { a.e.LinkUp(a.w.Now); a.pump() }, 10 * time.Millisecond},
 		"peer's": {func(_, b *node) { b.post(SendOptions{}, "from b") }, 10 * time.Millisecond},
-		"peer's own": {func(_, b *node) { b.last.RequestHeartbeat(b.w.Now, addrA); b.pump() },
+		"peer's own": {func(_, b *node) { b.last.RequestHeartbeat(b.w.Now, at[0]); b.pump() },
 			10 * time.Millisecond},
 		"nothing": {func(a, b *node) {}, 5 * time.Second},
 	} {
 		for _, dark := range []time.Duration{2 * time.Second, 8 * time.Second, time.Minute} {
-			w, a, b := pair(t, Config{Options: opt}, Config{Options: opt})
+			w, a, b := pairAt(t, at, Config{Options: opt}, Config{Options: opt})
 			a.post(SendOptions{}, "before")
 			w.Run(time.Second)
 			w.Fate = func(Datagram) []time.Duration { return nil }
@@ -461,7 +475,7 @@ func TestAfterBlackout(t *testing.T) {
 	}
 	// An INIT is sent again, too.
 	w := newWorld(t)
-	a, b := w.node("a", Config{Options: opt}, addrA), w.node("b", Config{Options: opt}, addrB)
+	a, b := w.node("a", Config{Options: opt}, at[0]), w.node("b", Config{Options: opt}, at[1])
 	w.Fate = func(Datagram) []time.Duration { return nil }
 	if err := b.e.Listen(5043, ListenConfig{}); err != nil {
 		t.Fatal(err)

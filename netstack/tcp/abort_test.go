@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -21,7 +23,7 @@ import (
 // here.
 func TestAbortDropsWhatIsQueued(t *testing.T) {
 	for _, loss := range []float64{0, 0.1} {
-		t.Run(fmt.Sprintf("loss=%v", loss), func(t *testing.T) {
+		overBoth(t, fmt.Sprintf("loss=%v", loss), func(t *testing.T, v6 bool) {
 			clock := porttest.NewClock(t)
 			sw := [2]*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
 			s := impair.Schedule{Seed: 3, Loss: loss, Delay: 5 * time.Millisecond, Rate: 1e6,
@@ -29,20 +31,24 @@ func TestAbortDropsWhatIsQueued(t *testing.T) {
 			var mu sync.Mutex
 			var aborted bool
 			var resets, data int // sent by a, data after its Abort
-			links := map[byte]*impair.Link{1: s.Link(1), 2: s.Link(2)}
+			links := [2]*impair.Link{s.Link(1), s.Link(2)}
+			var dialer uint16 // a's port
 			porttest.Bend(t, sw[0], sw[1], func(octets []byte, deliver func()) {
 				mu.Lock()
-				from := octets[26+3] // the last octet of the IPv4 source
 				now := clock.Elapsed()
 				fate := impair.Fate{Copies: 1, At: [2]time.Duration{now}}
-				if l := links[from]; l != nil {
-					fate = l.Carry(now, len(octets))
-				}
-				if octets[12] == 8 && octets[13] == 0 && from == 1 {
-					if flags := octets[14+20+13]; flags&4 != 0 {
-						resets++
-						fate = impair.Fate{Copies: 1, At: [2]time.Duration{now + s.Delay}}
-					} else if aborted && len(octets) > 100 {
+				switch seg := segment(octets); {
+				case seg == nil:
+				case dialer == 0: // the SYN
+					dialer = seg.SourcePort()
+				case seg.SourcePort() != dialer:
+					fate = links[1].Carry(now, len(octets))
+				case seg.Flags().Contains(header.TCPFlagRst):
+					resets++
+					fate.At[0] += s.Delay
+				default:
+					fate = links[0].Carry(now, len(octets))
+					if aborted && len(octets) > 100 {
 						data++
 					}
 				}
@@ -62,7 +68,7 @@ func TestAbortDropsWhatIsQueued(t *testing.T) {
 				t.Cleanup(func() { st.Close() })
 				stacks[i] = st
 			}
-			a, b := netstacktest.Connect(t, stacks[0], stacks[1], false)
+			a, b := netstacktest.Connect(t, stacks[0], stacks[1], v6)
 			defer b.Close()
 			bell := netstacktest.NewBell(b)
 			const size = 4 << 20

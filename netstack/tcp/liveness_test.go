@@ -25,7 +25,7 @@ type silentLab struct {
 	a, b  *tcp.Conn
 }
 
-func newSilentLab(t *testing.T, keepAlive, userTimeout time.Duration) *silentLab {
+func newSilentLab(t *testing.T, v6 bool, keepAlive, userTimeout time.Duration) *silentLab {
 	l := &silentLab{clock: faketime.NewManualClock()}
 	var sw [2]*ethswitch.Switch
 	for i := range sw {
@@ -44,7 +44,7 @@ func newSilentLab(t *testing.T, keepAlive, userTimeout time.Duration) *silentLab
 		t.Cleanup(func() { st.Close() })
 		stacks[i] = st
 	}
-	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], false)
+	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], v6)
 	t.Cleanup(func() {
 		l.a.Close()
 		l.b.Close()
@@ -81,8 +81,8 @@ func TestSilentPeer(t *testing.T) {
 		{"outstanding, no keep-alive", -1, 0, true, 55 * time.Second, 61 * time.Second},
 		{"idle, no bound", 12 * time.Second, -1, false, 20 * time.Second, 26 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			l := newSilentLab(t, tt.keepAlive, tt.userTimeout)
+		overBoth(t, tt.name, func(t *testing.T, v6 bool) {
+			l := newSilentLab(t, v6, tt.keepAlive, tt.userTimeout)
 			l.cut.Store(true)
 			if tt.writes {
 				if n, err := l.a.WriteFrom(netstacktest.NewSource(10)); n != 10 || err != nil {
@@ -252,7 +252,7 @@ func TestShutWindowStays(t *testing.T) {
 // A peer that takes nothing for some time has lost nothing: the window is what it was when it goes
 // on.
 func TestClosedWindow(t *testing.T) {
-	l := newSilentLab(t, 0, 0)
+	l := newSilentLab(t, false, 0, 0)
 	fill(t, l.clock, l.a, l.b)
 	for range 20 {
 		l.clock.Advance(500 * time.Millisecond)

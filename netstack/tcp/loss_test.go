@@ -49,22 +49,20 @@ func TestBadNetwork(t *testing.T) {
 	}
 }
 
-// isTCP reports whether a frame is a TCP segment over IPv4.
-func isTCP(b []byte) bool { return len(b) > 34 && b[12] == 8 && b[13] == 0 && b[23] == 6 }
-
 // TestLostSYN: the time that a SYN was lost for is no round trip (Karn). gVisor sends it again with
 // the timestamp of the first one, and would wait for three seconds and more from then on. RFC 6298,
 // section 5.7.
 func TestLostSYN(t *testing.T) {
 	for name, lost := range map[string]int{"SYN": 0, "SYN and ACK": 1} {
-		t.Run(name, func(t *testing.T) {
+		overBoth(t, name, func(t *testing.T, v6 bool) {
 			r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: 50 * time.Microsecond}, 1)
+			r.v6 = v6
 			n := 0
 			r.dirs[lost].drop = func(b []byte) bool {
-				if isTCP(b) {
+				if segment(b) != nil {
 					n++
 				}
-				return isTCP(b) && n == 1
+				return segment(b) != nil && n == 1
 			}
 			r.connect(t)
 			if at := r.clock.Elapsed(); at < time.Second {
@@ -97,8 +95,9 @@ func TestBlackout(t *testing.T) {
 			}
 		}, 500 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
+		overBoth(t, name, func(t *testing.T, v6 bool) {
 			r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: 50 * time.Microsecond}, 1)
+			r.v6 = v6
 			r.connect(t)
 			r.send(t, 1<<20, time.Minute)
 			r.wire.down = true
@@ -135,8 +134,9 @@ func TestBlackout(t *testing.T) {
 // TestTailLoss: that the last segment is lost is found out by a probe, not by a timeout.
 func TestTailLoss(t *testing.T) {
 	for name, segments := range map[string]int64{"of one": 1, "of ten": 10} {
-		t.Run(name, func(t *testing.T) {
+		overBoth(t, name, func(t *testing.T, v6 bool) {
 			r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: 50 * time.Microsecond}, 1)
+			r.v6 = v6
 			r.connect(t)
 			r.send(t, 1<<20, time.Minute)
 			n := segments

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
@@ -208,4 +210,22 @@ func (r *rig) send(tb testing.TB, n int64, limit time.Duration) time.Duration {
 			return limit * time.Duration(n) / time.Duration(max(sink.Len(), 1))
 		}
 	}
+}
+
+// overBoth runs f as subtests over IPv4 and over IPv6.
+func overBoth(t *testing.T, name string, f func(t *testing.T, v6 bool)) {
+	t.Run(name, func(t *testing.T) { f(t, false) })
+	t.Run(name+", IPv6", func(t *testing.T) { f(t, true) })
+}
+
+// segment is the TCP segment in a frame; nil: there is none.
+func segment(b []byte) header.TCP {
+	const v4, v6 = 14 + header.IPv4MinimumSize, 14 + header.IPv6MinimumSize
+	switch {
+	case len(b) >= v4+header.TCPMinimumSize && b[12] == 8 && b[13] == 0 && b[23] == 6:
+		return header.TCP(b[v4:])
+	case len(b) >= v6+header.TCPMinimumSize && b[12] == 0x86 && b[13] == 0xdd && b[20] == 6:
+		return header.TCP(b[v6:])
+	}
+	return nil
 }

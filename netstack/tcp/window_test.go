@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -238,13 +237,13 @@ func TestSentAgainWhole(t *testing.T) {
 	}
 }
 
-// carried is the sequence number of a frame of TCP over IPv4, and how many octets it carries.
+// carried is the sequence number of a frame of TCP, and how many octets it carries.
 func carried(b []byte) (seq, n uint32) {
-	if !isTCP(b) {
+	h := segment(b)
+	if h == nil {
 		return 0, 0
 	}
-	h := header.TCP(b[34:])
-	return h.SequenceNumber(), uint32(len(b) - 34 - int(h.DataOffset()))
+	return h.SequenceNumber(), uint32(len(h) - int(h.DataOffset()))
 }
 
 // message gives so many octets and no more.
