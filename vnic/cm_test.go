@@ -249,7 +249,12 @@ func TestDisconnectedOnce(t *testing.T) {
 // V20: how attempts fail, as the kernel reports it. The QP is in Error then, whatever the reason,
 // and its receives flush (Q2).
 func TestConnectErrors(t *testing.T) {
-	unreached := netip.MustParseAddr("10.0.0.99")
+	unreached := func(e *env) netip.Addr { // beside b, where nobody is
+		a := e.b.Attr().Addrs[0].Addr().AsSlice()
+		a[len(a)-1] = 99
+		free, _ := netip.AddrFromSlice(a)
+		return free
+	}
 	for _, tt := range []struct {
 		name   string
 		to     func(t *testing.T, e *env) netip.AddrPort
@@ -260,12 +265,13 @@ func TestConnectErrors(t *testing.T) {
 		{"refused", func(t *testing.T, e *env) netip.AddrPort { return addr(e.b, 9) }, vnic.CMRejected,
 			syscall.ECONNREFUSED, 0},
 		{"no answer to TCP", func(t *testing.T, e *env) netip.AddrPort {
-			e.net.Host(unreached)
-			e.net.Blackhole(unreached)
-			return netip.AddrPortFrom(unreached, 1)
+			e.net.Host(unreached(e))
+			e.net.Blackhole(unreached(e))
+			return netip.AddrPortFrom(unreached(e), 1)
 		}, vnic.CMUnreachable, syscall.ETIMEDOUT, 10 * time.Second},
-		{"no host", func(t *testing.T, e *env) netip.AddrPort { return netip.AddrPortFrom(unreached, 1) },
-			vnic.CMUnreachable, syscall.EHOSTUNREACH, 0},
+		{"no host", func(t *testing.T, e *env) netip.AddrPort {
+			return netip.AddrPortFrom(unreached(e), 1)
+		}, vnic.CMUnreachable, syscall.EHOSTUNREACH, 0},
 		{"no answer to MPA", func(t *testing.T, e *env) netip.AddrPort {
 			l, _ := listen(t, e.b, 0) // nobody accepts
 			return l.Local()

@@ -2,6 +2,8 @@ package vnic_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -29,6 +31,7 @@ type path struct {
 	pipe   bool // one device, joined directly and then handed over
 	staged bool // b has memory that can block
 	sctp   bool
+	v6     bool // addresses are IPv6's, where a test names no other
 	within bool // both contexts have their handlers called within calls of theirs, as a daemon's have
 	mixed  int  // how many messages may overtake one that was sent before
 }
@@ -36,14 +39,14 @@ type path struct {
 // What applications see must be the same on all of them.
 var paths = []path{
 	{name: "loop", loop: true},
-	{name: "loop-staged", loop: true, staged: true},
+	{name: "loop-staged", loop: true, staged: true, v6: true},
 	{name: "pipe", pipe: true, staged: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
-	{name: "wire-within", within: true},
+	{name: "wire-within", within: true, v6: true},
 	{name: "wire-staged", staged: true},
 	{name: "sctp", sctp: true},
-	{name: "sctp-mixed", sctp: true, mixed: 8},
+	{name: "sctp-mixed", sctp: true, mixed: 8, v6: true},
 	{name: "sctp-one-device", sctp: true, one: true},
 	{name: "sctp-staged", sctp: true, staged: true, mixed: 3},
 }
@@ -64,11 +67,18 @@ func newEnv(t *testing.T, p path, opts ...vnictest.Option) *env {
 	t.Helper()
 	e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged}
 	e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
-	a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"},
+	addrs := func(n int) []string {
+		a := []string{fmt.Sprintf("10.0.0.%d/24", n), fmt.Sprintf("fd00::%d/64", n)}
+		if p.v6 {
+			slices.Reverse(a) // peers connect to the first
+		}
+		return a
+	}
+	a := e.net.Device(t, "vnic0", addrs(1),
 		append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
 	b := a
 	if !p.loop && !p.one && !p.pipe {
-		b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
+		b = e.net.Device(t, "vnic1", addrs(2), opts...)
 	}
 	e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", InlineEvents: p.within})
 	e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", InlineEvents: p.within})
