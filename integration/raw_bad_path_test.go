@@ -18,9 +18,13 @@ func rawTerminateArrives(t *testing.T, r *rig) {
 	p := v.ready()
 	bad := rawpeer.Write(v.rw.RKey(), v.rw.Addr()+4090, octets(10, 1))
 	v.run(p, rawpeer.Put(bad))
-	good := rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(1024, 9))
-	for range 8 << 10 { // 8 MiB; a window is 2
-		v.run(p, rawpeer.Put(good))
+	var good []byte
+	for range 64 {
+		good = p.Out.Append(good, rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(1024, 9)).ULPDU(),
+			rawpeer.Lie{})
+	}
+	for range 64 { // 4 MiB; a window is 2
+		v.run(p, rawpeer.PutOctets(good))
 	}
 	v.run(p, rawpeer.Want(rawpeer.Terminate(1, 1, 0x01, ddp, bad)), rawpeer.WantFIN())
 	p.Close()
