@@ -203,7 +203,7 @@ func idleShare(
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := sleep(ctx, d/2); err != nil {
+	if err := meter.Pause(ctx, d/2); err != nil {
 		return 0, 0, err
 	}
 	begin, err := sum()
@@ -211,22 +211,11 @@ func idleShare(
 		return 0, 0, err
 	}
 	start := time.Now()
-	if err := sleep(ctx, d); err != nil {
+	if err := meter.Pause(ctx, d); err != nil {
 		return 0, 0, err
 	}
 	end, err := sum()
 	return begin - before, (end - begin).Seconds() / time.Since(start).Seconds(), err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // messages measures what one costs with more and more QPs.

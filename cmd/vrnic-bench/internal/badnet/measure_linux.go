@@ -108,7 +108,7 @@ func (s *site) measure(
 	}
 	defer f.close()
 	g.Connect = time.Since(start)
-	if err := sleep(ctx, c.WarmUp()); err != nil {
+	if err := meter.Pause(ctx, c.WarmUp()); err != nil {
 		return g, err
 	}
 	m, err := meter.New(append(f.pids(), s.bridge.PID()), nil)
@@ -120,7 +120,7 @@ func (s *site) measure(
 	if err != nil {
 		return g, err
 	}
-	if err := sleep(ctx, c.Length(r.Least)); err != nil {
+	if err := meter.Pause(ctx, c.Length(r.Least)); err != nil {
 		return g, err
 	}
 	last, err := f.received()
@@ -142,17 +142,6 @@ func (s *site) measure(
 	after, err := s.missed()
 	g.Missed = after - missed
 	return g, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // times are those of all processors together.

@@ -91,32 +91,17 @@ func ParseDevice(s string) (DeviceSpec, error) {
 		case "host":
 			d.Host, err = parseHost(d.Host, value)
 		case "transport":
-			switch {
-			case transport != "":
-				err = fmt.Errorf("transport is given twice")
-			case value != "iwarp" && value != "roce":
-				err = fmt.Errorf("transport=%s: want iwarp (RDMA over TCP or SCTP) or roce (RoCE v2, over "+
-					"UDP)", value)
-			}
-			transport, d.RoCE = value, value == "roce"
+			transport, err = parseChoice(key, transport, value, "iwarp", "(RDMA over TCP or SCTP)",
+				"roce", "(RoCE v2, over UDP)")
+			d.RoCE = transport == "roce"
 		case "dcqcn":
-			switch {
-			case dcqcn != "":
-				err = fmt.Errorf("dcqcn is given twice")
-			case value != "on" && value != "off":
-				err = fmt.Errorf("dcqcn=%s: want on (queue pairs slow down where packets come marked) or "+
-					"off", value)
-			}
-			dcqcn, d.DCQCN = value, value == "on"
+			dcqcn, err = parseChoice(key, dcqcn, value, "on", "(queue pairs slow down where packets "+
+				"come marked)", "off", "")
+			d.DCQCN = dcqcn == "on"
 		case "loopback":
-			switch {
-			case loopback != "":
-				err = fmt.Errorf("loopback is given twice")
-			case value != "copy" && value != "wire":
-				err = fmt.Errorf("loopback=%s: want copy (from one registration to the other) or wire "+
-					"(through TCP, or UDP of RoCE)", value)
-			}
-			loopback, d.ForceWire = value, value == "wire"
+			loopback, err = parseChoice(key, loopback, value, "copy", "(from one registration to the "+
+				"other)", "wire", "(through TCP, or UDP of RoCE)")
+			d.ForceWire = loopback == "wire"
 		case "container":
 			if d.Container || value != "" {
 				return fmt.Errorf("container is given once, and has no value")
@@ -156,6 +141,18 @@ func ParseDevice(s string) (DeviceSpec, error) {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
 	}
 	return d, nil
+}
+
+// parseChoice reads one of two words; each has what it means behind it, for who gives another.
+func parseChoice(key, was, value, one, means, other, otherMeans string) (string, error) {
+	switch {
+	case was != "":
+		return "", fmt.Errorf("%s is given twice", key)
+	case value != one && value != other:
+		return "", fmt.Errorf("%s=%s: want %s", key, value,
+			strings.TrimSpace(one+" "+means+" or "+other+" "+otherMeans))
+	}
+	return value, nil
 }
 
 // transport is what the device speaks, as ParseDevice reads it.
