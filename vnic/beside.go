@@ -67,13 +67,54 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 }
 
 // Watch has messages to and from devices beside d go as packets until stop is called, for who looks
-// at these: of connections that begin meanwhile, and of datagrams all.
+// at these, or delays them.
 func (d *Device) Watch() (stop func()) {
 	if d.roce == nil {
 		return func() {}
 	}
-	d.roce.watched.Add(1)
-	return sync.OnceFunc(func() { d.roce.watched.Add(-1) })
+	change := func(n int32) {
+		d.roce.watched.Add(n)
+		d.cfg.Beside.lookAgain(d.roce)
+	}
+	change(1)
+	return sync.OnceFunc(func() { change(-1) })
+}
+
+// lookAgain has connections of a, and those to it, find out whether their messages can be copied.
+func (b *Beside) lookAgain(a *adapter) {
+	b.mu.RLock()
+	all := make(map[*adapter]bool)
+	for _, o := range b.at {
+		all[o] = true
+	}
+	b.mu.RUnlock()
+	for o := range all {
+		for _, qp := range o.connected() {
+			if l := qp.packets.peer.Load(); l != nil && (o == a || b.find(l.remote) == a) {
+				qp.callAsync(qp.lookAgain)
+			}
+		}
+	}
+}
+
+// connected are the QPs of a to which packets come.
+func (a *adapter) connected() (all []*QP) {
+	for i := range a.shards {
+		s := &a.shards[i]
+		s.mu.RLock()
+		for _, qp := range s.m {
+			all = append(all, qp)
+		}
+		s.mu.RUnlock()
+	}
+	return all
+}
+
+// lookAgain finds out whether messages to qp's peer can be copied. The owner calls it.
+func (qp *QP) lookAgain() {
+	if l := qp.packets.peer.Load(); l != nil {
+		l.FindBy(qp.beside(l.remote))
+	}
 }
 
 // watches says that somebody looks at packets between a and to, which is another device.

@@ -567,7 +567,7 @@ func TestPacketsHoldNothing(t *testing.T) {
 }
 
 // What two devices would copy goes as packets while somebody looks at one of them, on connections
-// that begin meanwhile; within a device it is copied all the same.
+// that there are and on those that begin meanwhile; within a device it is copied all the same.
 func TestBesideWatched(t *testing.T) {
 	onNear(t, rdma.RC, nil, func(t *testing.T, p nearPair) {
 		x, y := p.x, p.y
@@ -585,17 +585,20 @@ func TestBesideWatched(t *testing.T) {
 		}
 		for _, c := range []*vnic.Context{p.a, p.b} {
 			stop := c.Device().Watch()
-			p.want(t, "connected before", 0, 1, write)
-			again()
-			if p.a.Device() == p.b.Device() {
-				p.want(t, "watched, one device", 0, 1, write)
-			} else {
-				p.want(t, "watched, a Write and its acknowledgement", 2, 0, write)
+			for _, begin := range []func(){synctest.Wait, again} {
+				begin()
+				if p.a.Device() == p.b.Device() {
+					p.want(t, "watched, one device", 0, 1, write)
+				} else {
+					p.want(t, "watched, a Write and its acknowledgement", 2, 0, write)
+				}
 			}
 			stop()
 			stop()
-			again()
+			p.greet(t)
 			p.want(t, "not watched any more", 0, 1, write)
+			again()
+			p.want(t, "not watched any more, connected anew", 0, 1, write)
 		}
 	})
 }

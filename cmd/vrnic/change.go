@@ -3,12 +3,16 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -149,5 +153,82 @@ func save(c *cli.Context, client *shm.Client) error {
 		settings[i] = config.Flag(s[0], s[1])
 	}
 	_, err = c.App.Writer.Write(config.Format(settings))
+	return err
+}
+
+// impairCommand has packets lost, late and wrong.
+func impairCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "impair",
+		Usage:     "make the network of a device, port or queue pair a bad one",
+		ArgsUsage: "TARGET [out|in|both] [WHAT]...",
+		UsageText: "vrnic impair [--seed N] [--file FILE] TARGET [out|in|both] [WHAT]...\n" +
+			"vrnic impair show [--json]\nvrnic impair off [TARGET]",
+		Description: "TARGET is a device, a port as vrnic show port has it, or a queue pair that is " +
+			"connected, DEVICE/QPN.\nWHAT are the words of tc-netem(8), with its units and defaults:\n\n" +
+			"  delay TIME [JITTER [CORRELATION]] [distribution uniform|normal]\n" +
+			"  loss [random] PERCENT [CORRELATION] [burst FRAMES]\n" +
+			"  loss gemodel P [R [1-H [1-K]]]\n" +
+			"  duplicate PERCENT [CORRELATION]\n" +
+			"  corrupt PERCENT [CORRELATION]\n" +
+			"  reorder PERCENT [CORRELATION] [gap DISTANCE]\n" +
+			"  rate RATE [queue SIZE] [mark SIZE]\n" +
+			"  ecn\n" +
+			"  limit PACKETS\n\n" +
+			"FILE has them in lines; behind at TIME [for TIME] they hold then, read over those of the other " +
+			"lines.\nout, the default, are packets that the device sends, or that leave the daemon by the " +
+			"port. What becomes\nof them repeats with the seed. docs/laboratory.md has it all. Root and the " +
+			"daemon's own user may do it.",
+		Flags: []cli.Flag{socketFlag(),
+			&cli.Uint64Flag{Name: "seed", DefaultText: "another one each time",
+				Usage: "of all that is by chance: `N`"},
+			&cli.StringFlag{Name: "file", Usage: "read what is done, and when, from `FILE`"},
+		},
+		Subcommands: []*cli.Command{
+			{Name: "show", Usage: "print what is done, and to how many packets it was",
+				Flags: []cli.Flag{socketFlag(), jsonFlag()},
+				Action: asking(func(c *cli.Context, client *shm.Client) error {
+					return printRows(c, client.Rows(c.Context, "impair"))
+				})},
+			{Name: "off", Usage: "end that of a target, or all", UsageText: "vrnic impair off [TARGET]",
+				Flags: []cli.Flag{socketFlag()},
+				Action: func(c *cli.Context) error {
+					if c.Args().Len() > 1 {
+						return usagef("one target at a time, or none for all; see %s --help", commandName(c))
+					}
+					return change(c, shm.Change{Verb: shm.Del, Key: "impair", Value: c.Args().First()})
+				}},
+		},
+		Action: beginImpairment,
+	}
+}
+
+func beginImpairment(c *cli.Context) error {
+	args := c.Args().Slice()
+	if len(args) == 0 {
+		return usagef("what is to be impaired? See %s --help", commandName(c))
+	}
+	o := &lab.Order{Target: args[0], Direction: "out", Seed: c.Uint64("seed")}
+	if args = args[1:]; len(args) > 0 && slices.Contains(lab.Directions, args[0]) {
+		o.Direction, args = args[0], args[1:]
+	}
+	o.Words = strings.Join(args, " ")
+	if !c.IsSet("seed") {
+		o.Seed = uint64(rand.Uint32())
+	}
+	if path := c.String("file"); path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		o.Words = strings.TrimSpace(o.Words + "\n" + string(text))
+	}
+	if err := o.Check(); err != nil {
+		return usagef("%v", err)
+	}
+	if err := change(c, shm.Change{Verb: shm.Set, Key: "impair", Value: o.String()}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(c.App.Writer, "%s %s, seed %d\n", o.Target, o.Direction, o.Seed)
 	return err
 }

@@ -76,9 +76,10 @@ func lines(text, program string) (out [][]string) {
 // placeholder finds what a reader has to replace.
 var placeholder = regexp.MustCompile(`\b[A-Z]{2,}\b|\.\.\.`)
 
-// wrong says what app does not have of words, or parse does not take.
+// wrong says what app does not have of words, or parse does not take. A command with ArgsUsage
+// takes others than its subcommands: what follows one is the command's to know.
 func wrong(app *cli.App, words []string, parse map[string]func(string) error) string {
-	flags, commands := app.Flags, app.Commands
+	flags, commands, takes := app.Flags, app.Commands, false
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if name, ok := strings.CutPrefix(w, "-"); ok {
@@ -103,7 +104,10 @@ func wrong(app *cli.App, words []string, parse map[string]func(string) error) st
 		k := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(w) })
 		switch {
 		case k >= 0:
-			flags, commands = commands[k].Flags, commands[k].Subcommands
+			c := commands[k]
+			flags, commands, takes = c.Flags, c.Subcommands, c.ArgsUsage != ""
+		case len(commands) > 0 && takes:
+			return ""
 		case len(commands) > 0 && !placeholder.MatchString(w):
 			return fmt.Sprintf("there is no command %s", w)
 		}

@@ -23,6 +23,7 @@ func TestWrong(t *testing.T) {
 		Commands: []*cli.Command{
 			{Name: "up", Flags: []cli.Flag{&cli.StringFlag{Name: "far", Aliases: []string{"f"}}}},
 			{Name: "show", Subcommands: []*cli.Command{{Name: "wings"}}},
+			{Name: "bend", ArgsUsage: "WHAT", Subcommands: []*cli.Command{{Name: "off"}}},
 		}}
 	parse := map[string]func(string) error{"far": func(s string) error {
 		if s != "8" && s != "wings" {
@@ -42,6 +43,9 @@ func TestWrong(t *testing.T) {
 		{[]string{"down"}, "there is no command down"},
 		{[]string{"show", "tail"}, "there is no command tail"},
 		{[]string{"up", "-v"}, "there is no option -v"},
+		{[]string{"bend", "off", "-v"}, "there is no option -v"},
+		{[]string{"bend", "-v"}, "there is no option -v"},
+		{[]string{"bend", "a", "wing"}, ""},
 		{[]string{"up", "--fast"}, "there is no option --fast"},
 		{[]string{"up", "--far", "FAR"}, ""},
 		{[]string{"up", "--far", "near"}, `"near" of --far: not far`},

@@ -37,6 +37,7 @@ type Network struct {
 	mtu  int
 	tcp  *hosttcp.Host
 	addr netip.Addr
+	bad  roads // of RoCE's packets
 }
 
 var (

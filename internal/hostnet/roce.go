@@ -29,7 +29,7 @@ func (n *Network) OpenRoCE(addrs []netip.Addr, r vnic.RoCEReceiver) (vnic.RoCEPo
 	if !slices.Equal(addrs, []netip.Addr{n.addr}) {
 		return nil, fmt.Errorf("an address of the host is one: %w", syscall.EADDRNOTAVAIL)
 	}
-	s, err := hostudp.Open(n.addr, packet.Port, &roceReceiver{up: r})
+	s, err := hostudp.Open(n.addr, packet.Port, &roceReceiver{up: r, n: n})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = fmt.Errorf("%w; another daemon has it, or rxe: for that one, give this device an address "+
 			"of its own with addr=CIDR", err)
@@ -99,6 +99,9 @@ func (r *roceRoute) MTU() int { return r.mtu }
 
 // Send implements vnic.RoCERoute.
 func (r *roceRoute) Send(src vnic.RoCESource) (err error) {
+	if road := r.port.n.bad.out.Load(); road != nil {
+		return r.sendBy(road, src)
+	}
 	x := roceSenders.Get().(*roceSender)
 	defer roceSenders.Put(x)
 	x.r = r
@@ -246,7 +249,10 @@ func (x *roceSender) kernels(ip []byte, id uint16) {
 }
 
 // A roceReceiver gives what comes to up.
-type roceReceiver struct{ up vnic.RoCEReceiver }
+type roceReceiver struct {
+	up vnic.RoCEReceiver
+	n  *Network
+}
 
 // A roceDatagram is a packet on its way up.
 type roceDatagram struct {
@@ -262,9 +268,21 @@ func (r *roceReceiver) Receive(d *hostudp.Datagram) {
 	if len(d.Data) < packet.BTHLen+packet.ICRCLen {
 		return // no packet of RoCE is that short
 	}
+	if road := r.n.bad.in.Load(); road != nil {
+		r.takeBy(road, d)
+		return
+	}
+	r.hand(d)
+}
+
+// hand gives d to up.
+func (r *roceReceiver) hand(d *hostudp.Datagram) {
 	x := roceDatagrams.Get().(*roceDatagram)
 	p := &x.p
-	p.Src, p.Dst, p.Datagram, p.Group, p.Batch = d.Src.Addr(), d.Dst, d.Data, d.Group, d.Batch
+	p.Src, p.Dst, p.Datagram, p.Group = d.Src.Addr(), d.Dst, d.Data, d.Group
+	if d.Batch != nil { // a nil *hostudp.Batch is no nil Batch
+		p.Batch = d.Batch
+	}
 	p.Header = x.headers(d)
 	if p.Dst.Is4() {
 		x.identify()

@@ -32,7 +32,7 @@ func TestIdentify(t *testing.T) {
 		template := udp.NewTemplate(udp.Flow{Src: src, Dst: dst, SrcPort: 0xc123, TrafficClass: 0x6b,
 			HopLimit: 7})
 		got := &taken{}
-		r := &roceReceiver{up: got}
+		r := &roceReceiver{up: got, n: new(Network)}
 		for i := range 200 {
 			h := packet.Header{Opcode: packet.SendOnly, PKey: packet.DefaultPKey, Dest: 18,
 				PSN: packet.PSN(i)}

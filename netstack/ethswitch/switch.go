@@ -98,7 +98,7 @@ type Attachment struct {
 
 	learned int // entries of the table that point here; guarded by table.mu
 
-	taps                        atomic.Pointer[[]*Tap] // nil: none
+	aside                       atomic.Pointer[aside] // nil: frames go straight on, unseen
 	rxFrames, rxOctets, rxDrops atomic.Uint64
 	txFrames, txOctets, txDrops atomic.Uint64
 }
@@ -238,20 +238,28 @@ func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 	}
 	a.rxFrames.Add(1)
 	a.rxOctets.Add(uint64(n))
-	if t := a.taps.Load(); t != nil {
-		a.seen(t, f, true)
+	if x := a.aside.Load(); x != nil {
+		x.see(f, true)
+		if x.take(f, true) {
+			return nil
+		}
 	}
+	a.forward(f, dst, d)
+	return nil
+}
 
+// forward passes f to where dst is.
+func (a *Attachment) forward(f *frame.Frame, dst frame.MAC, d *Delivery) {
 	s := a.sw
 	if !dst.IsGroup() {
 		if to := s.table.lookup(dst); to != nil {
 			if to != a && to.beside.Load() != a {
 				to.transmitDivided(f, d)
 			}
-			return nil
+			return
 		}
 	} else if reserved(dst) {
-		return nil
+		return
 	}
 	ports := *s.ports.Load()
 	f.Shared = len(ports) > 2
@@ -261,7 +269,6 @@ func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 		}
 	}
 	f.Shared = false
-	return nil
 }
 
 // admit checks f and learns where it came from.
@@ -295,20 +302,24 @@ func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
 		return
 	}
 	defer a.out.Leave()
+	x := a.aside.Load()
+	if x != nil && x.take(f, false) {
+		return
+	}
 	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads(f.GSO) {
-		a.transmitOne(f, d)
+		a.transmitOne(f, d, x)
 		return
 	}
 	f.Plain(func(p *frame.Frame) bool {
-		a.transmitOne(p, d)
+		a.transmitOne(p, d, x)
 		return true
 	})
 }
 
-func (a *Attachment) transmitOne(f *frame.Frame, d *Delivery) {
+func (a *Attachment) transmitOne(f *frame.Frame, d *Delivery, x *aside) {
 	n := f.Len()
-	if t := a.taps.Load(); t != nil {
-		a.seen(t, f, false)
+	if x != nil {
+		x.see(f, false)
 	}
 	if !a.port.Transmit(f, d) {
 		a.txDrops.Add(1)

@@ -26,11 +26,13 @@ func (s *Switch) Tap(name string, t Tap) (remove func(), err error) {
 	}
 	a := ports[i]
 	mine := &t
-	a.setTaps(append(slices.Clone(a.tapList()), mine))
+	a.change(func(x *aside) { x.taps = append(slices.Clone(x.taps), mine) })
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		a.setTaps(slices.DeleteFunc(slices.Clone(a.tapList()), func(o *Tap) bool { return o == mine }))
+		a.change(func(x *aside) {
+			x.taps = slices.DeleteFunc(slices.Clone(x.taps), func(o *Tap) bool { return o == mine })
+		})
 	}, nil
 }
 
@@ -44,24 +46,39 @@ func (s *Switch) PortOf(m frame.MAC) string {
 	return ""
 }
 
-func (a *Attachment) tapList() []*Tap {
-	if t := a.taps.Load(); t != nil {
-		return *t
-	}
-	return nil
+// An aside is who sees frames of a port, and who takes them off their way. It never changes.
+type aside struct {
+	taps    []*Tap
+	detours []*Diversion // the last one first
 }
 
-func (a *Attachment) setTaps(taps []*Tap) {
-	if len(taps) == 0 {
-		a.taps.Store(nil)
+// change has a follow what edit makes of its aside. The Switch's mu is held.
+func (a *Attachment) change(edit func(*aside)) {
+	var x aside
+	if was := a.aside.Load(); was != nil {
+		x = *was
+	}
+	edit(&x)
+	if len(x.taps) == 0 && len(x.detours) == 0 {
+		a.aside.Store(nil)
 		return
 	}
-	a.taps.Store(&taps)
+	a.aside.Store(&x)
 }
 
-// seen shows f to the taps of the port.
-func (*Attachment) seen(taps *[]*Tap, f *frame.Frame, in bool) {
-	for _, t := range *taps {
+// see shows f to the taps.
+func (x *aside) see(f *frame.Frame, in bool) {
+	for _, t := range x.taps {
 		(*t).See(f, in)
 	}
+}
+
+// take reports whether one of the detours has taken f.
+func (x *aside) take(f *frame.Frame, in bool) bool {
+	for _, v := range x.detours {
+		if v.to.Take(v, f, in) {
+			return true
+		}
+	}
+	return false
 }

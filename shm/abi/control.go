@@ -146,7 +146,7 @@ const (
 	NodeRNIC = 4
 )
 
-// Verbs of CONTROL, and its flags.
+// Verbs of CONTROL, and its flags. Key is device, port, limit or impair.
 const (
 	ControlAdd    = 1
 	ControlDel    = 2
@@ -184,6 +184,7 @@ const (
 	ListPeer   = 14
 	ListNetif  = 15
 	ListConfig = 16
+	ListImpair = 17
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

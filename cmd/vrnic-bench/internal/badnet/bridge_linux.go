@@ -2,7 +2,6 @@ package badnet
 
 import (
 	"bufio"
-	"container/heap"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -124,9 +123,8 @@ type direction struct {
 	mu     sync.Mutex // held over a turn, and to begin and report
 	link   *impair.Link
 	nap    time.Duration
-	queue  frameHeap
-	seq    uint64
-	free   []*carried
+	queue  impair.Line[[]byte]
+	free   [][]byte
 	late   *hist.Hist
 	failed uint64
 }
@@ -141,7 +139,7 @@ func (d *direction) begin(l *impair.Link, delay time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nap = max(min(delay/napShare, mostNap), leastNap)
-	d.link, d.queue, d.late, d.failed = l, nil, hist.New(), 0
+	d.link, d.queue, d.late, d.failed = l, impair.Line[[]byte]{}, hist.New(), 0
 }
 
 func (d *direction) report(r *BridgeReport, late *hist.Hist) {
@@ -184,10 +182,13 @@ func (d *direction) turn() (nap time.Duration) {
 	for {
 		more := d.read()
 		now := clock()
-		for len(d.queue) > 0 && d.queue[0].due <= now {
-			f := heap.Pop(&d.queue).(*carried)
-			d.late.Add(now - f.due)
-			if _, errno := rawIO(unix.SYS_WRITE, d.out, f.octets); errno != 0 {
+		for {
+			if due, ok := d.queue.Next(); !ok || due > now {
+				break
+			}
+			due, f := d.queue.Pop()
+			d.late.Add(now - due)
+			if _, errno := rawIO(unix.SYS_WRITE, d.out, f); errno != 0 {
 				d.failed++
 			}
 			d.free = append(d.free, f)
@@ -196,7 +197,7 @@ func (d *direction) turn() (nap time.Duration) {
 		if more {
 			continue
 		}
-		if len(d.queue) == 0 {
+		if d.queue.Len() == 0 {
 			return 0
 		}
 		return d.nap
@@ -207,12 +208,12 @@ func (d *direction) turn() (nap time.Duration) {
 func (d *direction) read() (more bool) {
 	for range turnFrames {
 		f := d.room()
-		n, errno := rawIO(unix.SYS_READ, d.in, f.octets)
+		n, errno := rawIO(unix.SYS_READ, d.in, f)
 		if errno != 0 {
 			d.free = append(d.free, f)
 			return false
 		}
-		f.octets = f.octets[:n]
+		f = f[:n]
 		fate := d.link.Carry(clock(), n)
 		if fate.Copies == 0 {
 			d.free = append(d.free, f)
@@ -220,10 +221,9 @@ func (d *direction) read() (more bool) {
 		}
 		if fate.Copies == 2 {
 			again := d.room()
-			again.octets = again.octets[:copy(again.octets, f.octets)]
-			d.push(again, fate.At[1])
+			d.queue.Push(fate.At[1], again[:copy(again, f)])
 		}
-		d.push(f, fate.At[0])
+		d.queue.Push(fate.At[0], f)
 	}
 	return true
 }
@@ -236,41 +236,12 @@ func rawIO(call uintptr, fd int, b []byte) (n int, errno unix.Errno) {
 }
 
 // room is a frame for as much as there can be.
-func (d *direction) room() *carried {
+func (d *direction) room() []byte {
 	n := len(d.free)
 	if n == 0 {
-		return &carried{octets: make([]byte, maxFrame)}
+		return make([]byte, maxFrame)
 	}
 	f := d.free[n-1]
 	d.free = d.free[:n-1]
-	f.octets = f.octets[:maxFrame]
-	return f
-}
-
-func (d *direction) push(f *carried, due time.Duration) {
-	f.due, f.seq = due, d.seq
-	d.seq++
-	heap.Push(&d.queue, f)
-}
-
-// A carried is a frame on its way.
-type carried struct {
-	due    time.Duration
-	seq    uint64 // of those that are due together the first to come is the first to go
-	octets []byte
-}
-
-type frameHeap []*carried
-
-func (h frameHeap) Len() int { return len(h) }
-func (h frameHeap) Less(i, j int) bool {
-	return h[i].due < h[j].due || h[i].due == h[j].due && h[i].seq < h[j].seq
-}
-func (h frameHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *frameHeap) Push(x any)   { *h = append(*h, x.(*carried)) }
-func (h *frameHeap) Pop() any {
-	old := *h
-	f := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return f
+	return f[:maxFrame]
 }

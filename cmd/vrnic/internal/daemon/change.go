@@ -396,6 +396,7 @@ func (d *Daemon) keepWhatIs() {
 // as if the daemon had. It returns when dev and its addresses are free, or after removeTime.
 func (d *Daemon) remove(dev *device) {
 	d.unlist(dev)
+	d.impaired.Gone(dev.spec.Name)
 	gone := fmt.Errorf("device %s was deleted", dev.spec.Name)
 	for _, s := range d.users(dev) {
 		s.log.Warn("a program loses its device", "device", dev.spec.Name, "pid", s.shm.Peer().PID)
@@ -423,6 +424,13 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
 	if req.Verb == abi.ControlCapture || req.Verb == abi.ControlLatency {
 		return fd >= 0, s.look(req.Verb, key, value, fd)
+	}
+	if key == "impair" {
+		if err := s.d.impair(req.Verb, value); err != nil {
+			return false, &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
+		}
+		s.log.Info("impair", "verb", req.Verb, "what", value, "uid", s.shm.Peer().UID)
+		return false, nil
 	}
 	force := req.Flags&abi.ControlForce != 0
 	var lent *Lent

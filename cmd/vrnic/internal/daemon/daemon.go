@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/onlookers"
@@ -58,6 +59,7 @@ type Daemon struct {
 	confined  atomic.Pointer[Confinement] // what Confined was told
 	closing   chan struct{}               // closed when Close begins
 	onlookers onlookers.Set
+	impaired  lab.Impairments
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -147,6 +149,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 		}
 	}
 	d.undo.add(d.finishStations)
+	d.undo.add(d.impaired.Close)
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind == PortTap }) {
 		for _, dev := range d.devices { // other ports say when there is somebody to ask

@@ -9,12 +9,17 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
+	"github.com/vrnic/vrnic/netstack/detour"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // An outlet is a port of the switch that leads out, from addPort to its close.
@@ -182,6 +187,7 @@ func (d *Daemon) stationsIn(netns uint64) (all []station) {
 
 // removePort takes a port off the switch.
 func (d *Daemon) removePort(p *outlet) error {
+	d.impaired.Gone(p.spec.name())
 	err := p.close() // ends what calls onLink
 	d.setLink(p, false, true)
 	d.mu.Lock()
@@ -322,4 +328,114 @@ func (d *Daemon) captured(names []string) (ports []capture.Port, err error) {
 		}
 	}
 	return ports, nil
+}
+
+// impair begins an impairment, or ends some.
+func (d *Daemon) impair(verb uint32, value string) error {
+	switch verb {
+	case abi.ControlDel:
+		return d.impaired.End(value)
+	case abi.ControlSet:
+		o, err := lab.ParseOrder(value)
+		if err != nil {
+			return err
+		}
+		t, err := d.underName(o.Target)
+		if err != nil {
+			return err
+		}
+		return d.impaired.Begin(o, t)
+	}
+	return fmt.Errorf("verb %d is none of impairments", verb)
+}
+
+// underName is what stands behind the name of a device, of a port, or of a queue pair, which is
+// DEVICE/QPN.
+func (d *Daemon) underName(name string) (lab.Target, error) {
+	dev := d.device(name)
+	if dev == nil {
+		for _, p := range d.sw.Totals() {
+			if p.Name == name {
+				return lab.Target{Name: name, Open: func(out, in *detour.Road) (func(), error) {
+					f, err := detour.NewFrames(d.sw, name, in, out, nil)
+					if err != nil {
+						return nil, err
+					}
+					return f.Close, nil
+				}}, nil
+			}
+		}
+	}
+	var match detour.Match
+	if dev == nil {
+		at := strings.LastIndexByte(name, '/')
+		n, err := strconv.ParseUint(name[at+1:], 0, 24)
+		if at < 0 || err != nil || d.device(name[:at]) == nil {
+			return lab.Target{}, fmt.Errorf("there is no device, port or queue pair %s: a queue pair is "+
+				"DEVICE/QPN", name)
+		}
+		dev = d.device(name[:at])
+		if match, err = dev.packetsOf(uint32(n)); err != nil {
+			return lab.Target{}, err
+		}
+	} else if slices.ContainsFunc(d.deviceList(), func(o *device) bool {
+		return o != dev && o.station == dev.station
+	}) {
+		match = lab.NotRoCE
+		if dev.roce() {
+			match = lab.IsRoCE
+		}
+	}
+	if host, ok := dev.station.(hostStation); ok {
+		if !dev.roce() || strings.Contains(name, "/") {
+			return lab.Target{}, lab.ErrHost
+		}
+		return lab.Target{Name: name, Open: func(out, in *detour.Road) (func(), error) {
+			host.Impair(out, in)
+			stop := dev.vnic.Watch() // what would be copied goes as packets
+			return func() { host.Impair(nil, nil); stop() }, nil
+		}}, nil
+	}
+	return lab.Target{Name: name, Open: func(out, in *detour.Road) (func(), error) {
+		// What the device sends goes into the switch.
+		f, err := detour.NewFrames(d.sw, d.sw.PortOf(dev.mac), out, in, match)
+		if err != nil {
+			return nil, err
+		}
+		stop := dev.vnic.Watch()
+		return func() { f.Close(); stop() }, nil
+	}}, nil
+}
+
+// packetsOf matches the packets of a queue pair that is connected (docs/decisions.md#B1).
+func (d *device) packetsOf(qpn uint32) (detour.Match, error) {
+	for i := range d.vnic.EachQP(nil) {
+		if i.QPN != qpn {
+			continue
+		}
+		local, remote := i.Local, i.Remote
+		connected := i.Attr != nil && i.Type != rdma.UD && i.Attr.PathMTU != 0
+		if connected {
+			own, err := d.vnic.GID(int(i.Attr.Path.GIDIndex))
+			if err != nil {
+				return nil, err
+			}
+			local = netip.AddrPortFrom(own.GID.Addr(), 0)
+			remote = netip.AddrPortFrom(i.Attr.Path.GID.Addr(), 0)
+		}
+		switch {
+		case !connected && i.Transport == "":
+			return nil, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
+				"is known then", qpn, d.spec.Name)
+		case slices.ContainsFunc(d.addrs, func(p netip.Prefix) bool { return p.Addr() == remote.Addr() }):
+			return nil, fmt.Errorf("queue pair %d of device %s and its peer are of one device: they copy, "+
+				"and send no packets", qpn, d.spec.Name)
+		case connected:
+			return lab.Connection(local.Addr(), remote.Addr(), qpn, i.Attr.DestQPN), nil
+		case strings.HasPrefix(i.Transport, "sctp"):
+			return lab.Stream(frame.ProtoSCTP, local, remote), nil
+		}
+		return lab.Stream(frame.ProtoTCP, local, remote), nil
+	}
+	return nil, fmt.Errorf("device %s has no queue pair %d", d.spec.Name, qpn)
 }

@@ -110,6 +110,12 @@ func (l *Link) findPeer() *Link {
 	return n.peer
 }
 
+// FindBy has the peer found by find from now on; nil: all is to go as packets.
+func (l *Link) FindBy(find func() *Link) {
+	l.shutDoor()
+	l.local.path.Peer, l.local.peer = find, nil
+}
+
 // openDoor lets the peer in, if it may be.
 func (l *Link) openDoor() {
 	n := &l.local

@@ -1,0 +1,245 @@
+package detour
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
+	"github.com/vrnic/vrnic/netstack/port/impair"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
+)
+
+// patience is far more than anything here takes.
+const patience = time.Minute
+
+func plan(t *testing.T, words string) *impair.Plan {
+	t.Helper()
+	p, err := impair.ParsePlan(words, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+// An inbox has what has arrived.
+type inbox struct {
+	mu  sync.Mutex
+	all []Packet
+	// some is told of each.
+	some chan struct{}
+}
+
+func newInbox() *inbox { return &inbox{some: make(chan struct{}, 1)} }
+
+func (b *inbox) arrive(p *Packet) {
+	b.mu.Lock()
+	b.all = append(b.all, *p)
+	b.mu.Unlock()
+	select {
+	case b.some <- struct{}{}:
+	default:
+	}
+}
+
+// await waits for n packets.
+func (b *inbox) await(t *testing.T, n int) []Packet {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		b.mu.Lock()
+		all := slices.Clone(b.all)
+		b.mu.Unlock()
+		if len(all) >= n {
+			return all
+		}
+		select {
+		case <-b.some:
+		case <-late:
+			t.Fatalf("%d packets have arrived, want %d", len(all), n)
+		}
+	}
+}
+
+// TestRoad: packets arrive late, by as much as was said, and in order; what needs no time arrives
+// at once; those that find no room are counted.
+func TestRoad(t *testing.T) {
+	r := NewRoad(plan(t, "delay 20ms limit 50"), Out, time.Now())
+	defer r.Close()
+	b := newInbox()
+	begun := time.Now()
+	for i := range byte(60) {
+		r.Send(&Packet{Octets: []byte{i}, Arrive: b.arrive})
+	}
+	for i, p := range b.await(t, 50)[:50] {
+		if p.Octets[0] != byte(i) {
+			t.Fatalf("packet %d is %d", i, p.Octets[0])
+		}
+	}
+	if d := time.Since(begun); d < 20*time.Millisecond {
+		t.Errorf("after %v they are there", d)
+	}
+	if s, waiting := r.Stats(); s.Frames != 60 || s.Overflow < 1 || waiting > 10 {
+		t.Errorf("%+v, %d wait", s, waiting)
+	}
+
+	straight := NewRoad(plan(t, "loss 0.0001%"), Out, time.Now())
+	defer straight.Close()
+	here := 0
+	for range 100 {
+		straight.Send(&Packet{Octets: []byte{1}, Arrive: func(*Packet) { here++ }})
+	}
+	if here != 100 {
+		t.Errorf("%d of 100 have arrived when Send has returned", here)
+	}
+}
+
+// TestRoadClose: behind Close nothing arrives, also what was on its way.
+func TestRoadClose(t *testing.T) {
+	r := NewRoad(plan(t, "delay 1ms"), Out, time.Now())
+	over := false
+	var mu sync.Mutex
+	for range 200 {
+		r.Send(&Packet{Octets: []byte{1}, Arrive: func(*Packet) {
+			mu.Lock()
+			defer mu.Unlock()
+			if over {
+				t.Error("a packet behind Close")
+			}
+		}})
+	}
+	r.Close()
+	mu.Lock()
+	over = true
+	mu.Unlock()
+	r.Send(&Packet{Octets: []byte{1}, Arrive: func(*Packet) { t.Error("sent behind Close") }})
+	r.Close()
+}
+
+// TestCorrupt: a packet has one wrong bit, not in front of From, and says so; its double too.
+func TestCorrupt(t *testing.T) {
+	r := NewRoad(plan(t, "corrupt 100% duplicate 100%"), In, time.Now())
+	defer r.Close()
+	b := newInbox()
+	good := bytes.Repeat([]byte{0x5a}, 40)
+	for range 500 {
+		r.Send(&Packet{Octets: slices.Clone(good), From: 30, Arrive: b.arrive})
+	}
+	for i, p := range b.await(t, 1000) {
+		wrong := 0
+		for at, o := range p.Octets {
+			n := bits.OnesCount8(o ^ 0x5a)
+			if wrong += n; n > 0 && at < 30 {
+				t.Fatalf("packet %d: octet %d is wrong", i, at)
+			}
+		}
+		if wrong != 1 || !p.Wrong {
+			t.Fatalf("packet %d: %d bits are wrong; it says %v", i, wrong, p.Wrong)
+		}
+	}
+}
+
+// TestECN: packets that can be marked are marked, with a checksum that is right, and the others are
+// lost.
+func TestECN(t *testing.T) {
+	four := make([]byte, 24)
+	four[0], four[1], four[8], four[9] = 0x45, 2, 64, 17
+	binary.BigEndian.PutUint16(four[2:], 24)
+	copy(four[12:], "\x0a\x00\x00\x01\x0a\x00\x00\x02")
+	binary.BigEndian.PutUint16(four[10:], frametest.InetChecksum(four[:20]))
+	six := make([]byte, 44)
+	six[0], six[1] = 0x60, 1<<4
+	deaf := slices.Clone(four)
+	deaf[1] = 0
+	r := NewRoad(plan(t, "loss 100% ecn"), Out, time.Now())
+	defer r.Close()
+	b := newInbox()
+	for _, o := range [][]byte{four, six, deaf, {1, 2, 3}} {
+		r.Send(&Packet{Octets: append([]byte{9, 9}, o...), L3: 2, Arrive: b.arrive})
+	}
+	all := b.await(t, 2)
+	if len(all) != 2 || all[0].Octets[3] != 3 || !sumRight(all[0].Octets[2:22]) ||
+		all[1].Octets[3] != 3<<4 {
+		t.Errorf("%v", all)
+	}
+	if s, _ := r.Stats(); s.Lost != 2 || s.Marked != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// sumRight reports whether the checksum of an IPv4 header is right.
+func sumRight(ip []byte) bool {
+	ip = slices.Clone(ip)
+	sum := binary.BigEndian.Uint16(ip[10:])
+	ip[10], ip[11] = 0, 0
+	return sum == frametest.InetChecksum(ip)
+}
+
+// TestFrames: frames of a port go over Roads, a super-frame in pieces with right checksums, those
+// that do not match and those behind Close straight on; a wrong one is verified again.
+func TestFrames(t *testing.T) {
+	sw := ethswitch.New(ethswitch.Config{})
+	in, out := porttest.NewPort(t, sw, "in", true), porttest.NewPort(t, sw, "out", true)
+	roads := [2]*Road{NewRoad(plan(t, "delay 5ms"), Out, time.Now()),
+		NewRoad(plan(t, "corrupt 100%"), In, time.Now())}
+	t.Cleanup(roads[0].Close)
+	t.Cleanup(roads[1].Close)
+	f, err := NewFrames(sw, "in", roads[0], roads[1],
+		func(p *frame.Packet, _ *frame.Frame, _ bool) bool { return p.Protocol == frame.ProtoTCP })
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(p *porttest.Port) porttest.Received {
+		t.Helper()
+		select {
+		case r := <-p.Frames:
+			return r
+		case <-time.After(patience):
+			t.Fatal("no frame comes")
+			panic("unreachable")
+		}
+	}
+	super, off := frametest.Super(false, 3000, 1460)
+	send := func(p *porttest.Port, octets []byte, o frame.Offload) {
+		t.Helper()
+		if err := p.Send(octets, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	send(in, super, off)
+	for i, n := range []int{1514, 1514, 134} {
+		if r := next(out); len(r.Octets) != n || r.GSO != frame.GSONone || r.Csum != frame.CsumValid {
+			t.Errorf("part %d: %d octets, %+v", i, len(r.Octets), r.Offload)
+		}
+	}
+	if d := time.Since(begun); d < 5*time.Millisecond {
+		t.Errorf("after %v they are there", d)
+	}
+	other := frametest.Ethernet(frametest.Broadcast, frametest.MAC(7), 30)
+	send(in, other, frame.Offload{})
+	if len(out.Frames) != 1 || !bytes.Equal(next(out).Octets, other) {
+		t.Error("what does not match does not go straight on")
+	}
+	send(out, super, off)
+	if r := next(in); r.Csum != frame.CsumUnverified {
+		t.Errorf("a wrong frame: %+v", r.Offload)
+	}
+	f.Close()
+	for len(in.Frames) > 0 {
+		<-in.Frames
+	}
+	send(in, super, off)
+	if len(out.Frames) != 1 || next(out).GSO != off.GSO {
+		t.Error("behind Close a super-frame does not go straight on")
+	}
+	if _, err := NewFrames(sw, "none", nil, nil, nil); err == nil {
+		t.Error("a port that is not there has frames")
+	}
+}
