@@ -18,6 +18,8 @@
 #define VRNIC_OLD(name) __asm__(".symver " #name "," #name "@GLIBC_2.17")
 #define VRNIC_OLD_CANCEL(name) VRNIC_OLD(name)
 #endif
+VRNIC_OLD(dlopen);
+VRNIC_OLD(dlclose);
 VRNIC_OLD(dlsym);
 VRNIC_OLD(dladdr);
 VRNIC_OLD(pthread_create);

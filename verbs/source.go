@@ -5,5 +5,5 @@ package verbs
 import "embed"
 
 //go:embed Makefile *.h *.map core ibverbs rdmacm rsocket rsocketd rspreload versions
-//go:embed preload setting
+//go:embed preload setting check
 var Source embed.FS

@@ -21,9 +21,10 @@ import (
 
 func execCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "exec",
-		Usage:     "run a program with vrnic's libibverbs and librdmacm",
-		UsageText: "vrnic exec [-d DEVICE] [--rsockets] [--lend-heap] [--sys HOW] -- CMD [ARG]...",
+		Name:  "exec",
+		Usage: "run a program with vrnic's libibverbs and librdmacm",
+		UsageText: "vrnic exec [-d DEVICE] [--check] [--rsockets] [--lend-heap] [--sys HOW] " +
+			"-- CMD [ARG]...",
 		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to " +
 			"unmodified verbs\n" +
 			"programs, and to what these start:\n\n" +
@@ -44,9 +45,12 @@ func execCommand() *cli.Command {
 			"memory that the daemon maps when CMD registers it: messages to and from there are copied once, with no system call,\n" +
 			"which makes 64 KiB messages within a device some twenty times as fast. It costs a copy of these allocations in each\n" +
 			"fork(2), and is not for programs with a sanitizer. docs/verbs.md says what else is different.\n\n" +
-			"Exit status: CMD's own; or 1 if the daemon or the libraries are not there, 2 for wrong usage, 126 if\n" +
+			"With --check what CMD does with verbs is followed, and mistakes are told on stderr, each once, with the places in\n" +
+			"the program: leaks, memory used after its region, buffers written while the device has them, completions that\n" +
+			"nobody polls, queues that run over or dry, and more. CMD is a child then. docs/laboratory.md has the list.\n\n" +
+			"Exit status: CMD's own; with --check 66 if there are findings; or 1 if the daemon or the libraries are not there, 2 for wrong usage, 126 if\n" +
 			"CMD cannot be run, 127 if there is no such program.",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			socketFlag(),
 			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, EnvVars: []string{"VRNIC_DEVICE"},
 				Usage: "show the program this `DEVICE` only (default: all)"},
@@ -56,7 +60,7 @@ func execCommand() *cli.Command {
 			sysFlag(),
 			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"},
 				Usage: "take the libraries from `DIR`, not from this program"},
-		},
+		}, checkFlags()...),
 		Action: runExec,
 	}
 }
@@ -65,6 +69,10 @@ func runExec(c *cli.Context) error {
 	args := c.Args().Slice()
 	if len(args) == 0 {
 		return usagef("exec wants a program to run: vrnic exec -- CMD [ARG]...")
+	}
+	checked, err := wantsCheck(c)
+	if err != nil {
+		return err
 	}
 	prog, err := launch.Find(args[0], os.Getenv("PATH"))
 	if err != nil {
@@ -97,6 +105,9 @@ func runExec(c *cli.Context) error {
 			say(oneLine(line))
 		}
 	}
+	if checked {
+		return runChecked(c, args, set)
+	}
 	return replace(prog.Path, args, launch.Env(os.Environ(), set))
 }
 
@@ -116,6 +127,10 @@ func replace(path string, args, env []string) error {
 		path, args = "/bin/sh", append([]string{"/bin/sh", path}, args[1:]...)
 		err = syscall.Exec(path, args, env)
 	}
+	return cannotRun(path, err)
+}
+
+func cannotRun(path string, err error) error {
 	status := launch.StatusCannotRun
 	if errors.Is(err, fs.ErrNotExist) {
 		status = launch.StatusNotFound

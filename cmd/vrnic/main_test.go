@@ -139,7 +139,7 @@ func TestHelp(t *testing.T) {
 			"client", "port", "daemon", "-d DEVICE"}},
 		{[]string{"show", "qp", "--help"}, []string{"vrnic show qp", "--json", "-d DEVICE"}},
 		{[]string{"exec", "--help"},
-			[]string{"vrnic exec [-d DEVICE] [--rsockets] [--lend-heap] [--sys HOW] -- CMD",
+			[]string{"vrnic exec [-d DEVICE] [--check] [--rsockets] [--lend-heap] [--sys HOW] -- CMD",
 				"VRNIC_SOCKET", "126", "127", "--lib-dir"}},
 		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
 	} {

@@ -20,7 +20,7 @@ type room struct {
 //
 //	rsocket -> rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
 //	rsocketd, a program -> rsocket
-//	preload, rspreload, which are linked with none of them
+//	preload, rspreload, check, which are linked with none of them
 //	setting below all, in each library that has use for it
 var rooms = map[string]room{
 	"verbs":      {shows: []string{"abi.h", "rsockets.h", "vrnic_alloc.h"}},
@@ -37,6 +37,7 @@ var rooms = map[string]room{
 	"verbs/rsocketd":         {uses: []string{"verbs", "verbs/rsocket"}},
 	"verbs/preload":          {uses: []string{"verbs/setting"}},
 	"verbs/rspreload":        {uses: []string{"verbs"}},
+	"verbs/check":            {uses: []string{"verbs/ibverbs/abi", "verbs/rdmacm"}},
 	"verbs/setting":          {shows: []string{"setting.h"}},
 	"integration/sctppeer/c": {},
 }
@@ -189,10 +190,10 @@ func (f *cFile) calls(all []*cFile) (out []*cFile) {
 	return out
 }
 
-// linked: what is preloaded has the names of functions that are libc's to all others.
+// linked: what is preloaded has the names of functions that are another library's to all others.
 func linked(a, b string) bool {
 	a, b = path.Dir(a), path.Dir(b)
-	preloaded := []string{"verbs/preload", "verbs/rspreload"}
+	preloaded := []string{"verbs/preload", "verbs/rspreload", "verbs/check"}
 	return a == b || within(a, "verbs") && within(b, "verbs") && !slices.Contains(preloaded, a) &&
 		!slices.Contains(preloaded, b)
 }

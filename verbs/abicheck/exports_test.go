@@ -25,7 +25,7 @@ var (
 
 // preloads are the libraries that nobody is linked with.
 var preloads = []string{"libvrnic-ifaddrs.so", "libvrnic-heap.so", "libvrnic-sys.so",
-	"libvrnic-rsockets.so", "libvrnic-rsocketd.so"}
+	"libvrnic-rsockets.so", "libvrnic-rsocketd.so", "libvrnic-check.so"}
 
 // A symbol is what a library exports under a name and a version.
 type symbol struct {

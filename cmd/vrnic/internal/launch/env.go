@@ -17,6 +17,7 @@ const (
 	IfAddrs  = "libvrnic-ifaddrs.so"
 	Heap     = "libvrnic-heap.so"
 	Sys      = "libvrnic-sys.so"
+	Check    = "libvrnic-check.so"
 	RSockets = "libvrnic-rsockets.so"
 	// RSocketD is a program, which RSockets starts from beside itself.
 	RSocketD = "libvrnic-rsocketd.so"
@@ -26,7 +27,7 @@ const (
 const ucxCheck = "UCX_UD_VERBS_ETH_DGID_CHECK"
 
 // Names are the libraries that Place wants, each behind those that it is linked with.
-var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys, RSockets, RSocketD}
+var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys, Check, RSockets, RSocketD}
 
 // Settings are what a program's environment gets.
 type Settings struct {
@@ -36,6 +37,7 @@ type Settings struct {
 	RoCE     bool   // of a device that it sees
 	LendHeap bool
 	RSockets string // whom its sockets ask, see AskRSockets; "" for those of the kernel alone
+	Check    string // where what is wrong with it is told; "": nobody looks
 	SysMode  string // how programs see SysDir, in the words of --sys
 	SysDir   string // what they see in /sys and /dev; "" for what is there
 	Libs     Libs
@@ -47,6 +49,14 @@ type Settings struct {
 type Libs struct {
 	Dir   string
 	Files []string
+}
+
+// path is what the loader finds a library by.
+func (l Libs) path(name string) string {
+	if l.Dir == "" {
+		return l.Files[slices.Index(Names, name)]
+	}
+	return path.Join(l.Dir, name)
 }
 
 // Env returns environ with s in it. What the user has set stays: our directory comes before the
@@ -61,6 +71,7 @@ func Env(environ []string, s Settings) []string {
 		env = set(env, "VRNIC_LEND_HEAP", "1")
 	}
 	env = set(env, "VRNIC_RSOCKETS", s.RSockets)
+	env = set(env, "VRNIC_CHECK", s.Check)
 	env = set(env, "VRNIC_SYS", s.SysMode)
 	env = set(env, "VRNIC_SYS_DIR", s.SysDir)
 	if s.Libs.Dir != "" {
@@ -68,16 +79,17 @@ func Env(environ []string, s Settings) []string {
 		env = set(env, "LD_LIBRARY_PATH", addDir(s.Libs.Dir, old))
 	}
 	var preload []string
-	for i, name := range Names {
+	for _, name := range Names {
 		switch {
 		case name == Heap && !s.LendHeap, name == Sys && s.SysDir == "":
-		case name == RSockets && s.RSockets == "", name == RSocketD:
-		case s.Libs.Dir == "":
-			preload = append(preload, s.Libs.Files[i])
-		case name == IfAddrs || name == Heap || name == Sys || name == RSockets || s.Program.RPath:
+		case name == RSockets && s.RSockets == "", name == RSocketD, name == Check:
+		case s.Libs.Dir == "" || name != Verbs && name != RDMACM || s.Program.RPath:
 			// The others are found when they are asked for, unless the program says itself where.
-			preload = append(preload, path.Join(s.Libs.Dir, name))
+			preload = append(preload, s.Libs.path(name))
 		}
+	}
+	if s.Check != "" { // it stands in front of functions of the others
+		preload = slices.Insert(preload, 0, s.Libs.path(Check))
 	}
 	old, _ := get(env, "LD_PRELOAD")
 	env = set(env, "LD_PRELOAD", addPreload(old, preload))

@@ -108,6 +108,20 @@ func TestEnv(t *testing.T) {
 				"VRNIC_SOCKET=/s"},
 		},
 		{
+			name: "a look for mistakes, in front of all",
+			set: Settings{Socket: "/s", Check: "n", LendHeap: true, Libs: dir,
+				Program: Program{RPath: true}},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-check.so:/l/libibverbs.so.1:" +
+				"/l/librdmacm.so.1:/l/libvrnic-ifaddrs.so:/l/libvrnic-heap.so", "VRNIC_CHECK=n",
+				"VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "no look for mistakes any more",
+			env:  []string{"LD_PRELOAD=/l/libvrnic-check.so:/l/libvrnic-ifaddrs.so", "VRNIC_CHECK=n"},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
 			name: "no sockets over RDMA any more",
 			env: []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-rsockets.so",
 				"VRNIC_RSOCKETS=0.a.b"},

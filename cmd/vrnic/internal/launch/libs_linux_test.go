@@ -20,7 +20,7 @@ import (
 func content() map[string][]byte {
 	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000),
 		IfAddrs: []byte("if"), Heap: []byte("heap"), Sys: []byte("sysfs"), RSockets: []byte("sockets"),
-		RSocketD: []byte("program")}
+		RSocketD: []byte("program"), Check: []byte("check")}
 }
 
 // base is a directory that Place can use.

@@ -1,0 +1,154 @@
+package check
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Options are what a Listener does with findings.
+type Options struct {
+	Out      io.Writer // where they are said
+	JSON     io.Writer // and where each is written in a line; nil: nowhere
+	Pedantic bool      // notes, too
+	// Stalls asks how many messages found no receive at a queue pair.
+	Stalls func(device string, qpn uint32) uint64
+}
+
+// A Listener takes what the library tells of a program and of those that it starts.
+type Listener struct {
+	Name     string // for the environment of the program
+	opts     Options
+	conn     *net.UnixConn
+	end      string // says that all has been told
+	done     chan struct{}
+	told     map[string]bool
+	findings int
+	err      error
+}
+
+// maxDatagram is more than the library sends.
+const maxDatagram = 16384
+
+// Listen begins to take findings.
+func Listen(opts Options) (*Listener, error) {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails
+	l := &Listener{Name: "vrnic-check-" + hex.EncodeToString(b[:8]), opts: opts,
+		end: "end " + hex.EncodeToString(b[8:]), done: make(chan struct{}), told: make(map[string]bool)}
+	var err error
+	l.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	// Who tells waits for room: it is read at once, and looked at in its turn.
+	said := make(chan string, 4096)
+	go l.read(said)
+	go l.say(said)
+	return l, nil
+}
+
+func (l *Listener) read(said chan<- string) {
+	defer close(said)
+	b := make([]byte, maxDatagram)
+	for {
+		n, from, err := l.conn.ReadFromUnix(b)
+		if err != nil {
+			return
+		}
+		text := string(b[:n])
+		if text == l.end {
+			return
+		}
+		if ask, ok := strings.CutPrefix(text, "ask-stalls "); ok {
+			l.answer(strings.TrimSpace(ask), from)
+			continue
+		}
+		said <- text
+	}
+}
+
+func (l *Listener) answer(ask string, to *net.UnixAddr) {
+	number, device, _ := strings.Cut(ask, " ")
+	n := uint64(0)
+	if qpn, err := strconv.ParseUint(number, 10, 32); err == nil && l.opts.Stalls != nil {
+		n = l.opts.Stalls(device, uint32(qpn))
+	}
+	if to != nil {
+		_, _ = l.conn.WriteToUnix(strconv.AppendUint(nil, n, 10), to) // it may have gone
+	}
+}
+
+func (l *Listener) say(said <-chan string) {
+	defer close(l.done)
+	s := newSymbolizer()
+	for text := range said {
+		f, err := parse(text)
+		if err != nil {
+			continue // not from the library
+		}
+		l.found(f, s)
+	}
+}
+
+func (l *Listener) found(f *Finding, s *symbolizer) {
+	w, ok := words[f.What]
+	if !ok {
+		return
+	}
+	f.Level, f.Title = w.level, w.title
+	if f.What == "leak" && f.Numbers["status"] != 0 {
+		f.Level = Note // what has failed seldom cleans up
+	}
+	if f.Level == Note && !l.opts.Pedantic {
+		return
+	}
+	f.Text = w.text(f)
+	for i := range f.Sites {
+		f.Sites[i] = s.site(f.Sites[i])
+	}
+	// The library tells two places apart that are of one line, or of its own only.
+	if l.told[f.key()] {
+		return
+	}
+	l.told[f.key()] = true
+	l.findings++
+	f.write(l.opts.Out, l.findings)
+	if l.opts.JSON != nil {
+		if err := f.writeJSON(l.opts.JSON); err != nil && l.err == nil {
+			l.err = err
+		}
+	}
+}
+
+// key is what is told once.
+func (f *Finding) key() string {
+	if len(f.Sites) == 0 || len(f.Sites[0].Frames) == 0 {
+		return f.What + " " + f.Text
+	}
+	at := f.Sites[0].Frames[0]
+	return fmt.Sprint(f.What, f.Texts["call"], f.object("object").Kind, at)
+}
+
+// Close takes what has been told so far, and returns how many findings there were.
+func (l *Listener) Close() (int, error) {
+	to := &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"}
+	conn, err := net.DialUnix("unixgram", nil, to)
+	if err == nil {
+		_, err = io.WriteString(conn, l.end)
+		conn.Close()
+	}
+	if err != nil { // then what waits is not read
+		l.conn.Close()
+	}
+	<-l.done
+	l.conn.Close()
+	if l.err != nil {
+		err = fmt.Errorf("write the findings: %w", l.err)
+	}
+	return l.findings, err
+}

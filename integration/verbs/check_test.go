@@ -1,0 +1,159 @@
+package verbs
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/needtest"
+)
+
+// A finding is a line of --check-json, as far as tests look at it.
+type finding struct {
+	What, Title, Text string
+	Sites             []struct {
+		Role   string
+		Frames []struct {
+			Function, File string
+			Line           int
+		}
+	}
+}
+
+// mistakesOf returns the facts that mistakes.c has to be told of, by its functions and the lines.
+func mistakesOf(t *testing.T) map[string]map[int]string {
+	t.Helper()
+	f, err := os.Open("testdata/mistakes.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	head := regexp.MustCompile(`^static void (\w+)\(bool right\)`)
+	here := regexp.MustCompile(`/\* HERE ([a-z-]+) \*/$`)
+	found, function := make(map[string]map[int]string), ""
+	in := bufio.NewScanner(f)
+	for n := 1; in.Scan(); n++ {
+		if m := head.FindStringSubmatch(in.Text()); m != nil {
+			function = m[1]
+			found[function] = make(map[int]string)
+		}
+		if m := here.FindStringSubmatch(in.Text()); m != nil {
+			found[function][n] = m[1]
+		}
+	}
+	if err := in.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Each mistake is found, once, at its line, and nothing is found in its right twin.
+func TestCheckMistakes(t *testing.T) {
+	if sanitize.preload != nil || sanitize.wrapper != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	mistakes := mistakesOf(t)
+	if len(mistakes) < 20 {
+		t.Fatalf("only %d mistakes", len(mistakes))
+	}
+	one := oneDevice(t)
+	for name, lines := range mistakes {
+		t.Run(name, func(t *testing.T) { one.findMistake(t, name, lines) })
+	}
+	// Who waits for a receive is another part of the daemon where there is a network between.
+	t.Run("two devices", func(t *testing.T) {
+		twoDevices(t).findMistake(t, "no_receive", mistakes["no_receive"])
+	})
+}
+
+func (top *topology) findMistake(t *testing.T, name string, lines map[int]string) {
+	t.Helper()
+	found := top.runMistake(t, name+"_wrong")
+	for line, what := range lines {
+		if len(found) != 1 || found[0].What != what || !found[0].isAt(name, line) {
+			t.Errorf("found %+v, want %s in line %d alone", found, what, line)
+		}
+	}
+	if found := top.runMistake(t, name+"_right"); len(found) != 0 {
+		t.Errorf("found %+v in what is right", found)
+	}
+}
+
+// isAt reports whether a place that is told is in a line of a function.
+func (f finding) isAt(function string, line int) bool {
+	for _, s := range f.Sites {
+		for _, frame := range s.Frames {
+			if frame.Function == function && frame.Line == line && filepath.Base(
+				frame.File) == "mistakes.c" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// runMistake runs a case of mistakes.c under --check, and returns what was found.
+func (top *topology) runMistake(t *testing.T, name string) []finding {
+	t.Helper()
+	d := top.server.in(t)
+	stdin, say, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer say.Close()
+	file := filepath.Join(t.TempDir(), "found")
+	d.stdin = stdin
+	p := d.begin(slices.Concat(d.env(), top.cEnv()), program, "exec", "--check", "--check-json", file,
+		"--", cProgram(t, "mistakes"), name)
+	stdin.Close()
+	d.stdin = nil
+	switch {
+	case strings.HasPrefix(name, "no_receive"):
+		p.WaitOutput("sent", 1)
+		if name == "no_receive_wrong" {
+			proctest.Eventually(t, patience, "the message waits for a receive", func() bool {
+				return slices.ContainsFunc(d.stat(), func(row map[string]any) bool {
+					n, _ := row["stalls"].(float64)
+					return row["kind"] == "qp" && n > 0
+				})
+			})
+		}
+		fmt.Fprintln(say, "go on")
+	case name == "unacked_wrong":
+		p.WaitOutput("vrnic check: 1.", 1)
+		p.Signal(syscall.SIGINT)
+	}
+	want := 0
+	if strings.HasSuffix(name, "_wrong") {
+		want = 66
+	}
+	err = p.Wait(cLimit)
+	exit := (*exec.ExitError)(nil)
+	if want == 0 && err != nil || want != 0 && (!errors.As(err, &exit) || exit.ExitCode() != want) {
+		t.Errorf("%s ended with %v, want status %d", p, err, want)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []finding
+	for line := range strings.Lines(string(b)) {
+		var f finding
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		found = append(found, f)
+	}
+	top.settle()
+	return found
+}

@@ -1,0 +1,371 @@
+/*
+ * Mistakes that vrnic exec --check finds, one a function, and their right twins. The lines that are to be told of end in HERE
+ * and the fact.
+ */
+#include "vt.h"
+
+#include <arpa/inet.h>
+#include <endian.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static struct vt_pair p;
+
+/* A message from a to b, received and completed. */
+static void message(void)
+{
+	vt_recv(&p.b, 2, 0, 64);
+	vt_send(&p.a, 1, 0, 64);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+}
+
+static void open_pair(struct vt_opts o)
+{
+	vt_open(&p, &o);
+}
+
+static int post(struct vt_side *s, uint64_t addr, uint32_t n, uint32_t lkey)
+{
+	struct ibv_sge sge = { addr, n, lkey };
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+
+	return ibv_post_send(s->qp, &wr, &bad);
+}
+
+static void leak(bool right)
+{
+	struct ibv_pd *pd;
+
+	open_pair((struct vt_opts){ 0 });
+	pd = ibv_alloc_pd(p.a.id->verbs); /* HERE leak */
+	CHECK(pd);
+	message();
+	if (right)
+		CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	vt_close(&p);
+}
+
+static void order(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	message();
+	if (!right)
+		CHECK_EQ(ibv_dealloc_pd(p.a.pd), EBUSY); /* HERE busy */
+	vt_close(&p);
+}
+
+static void order_of_ids(bool right)
+{
+	struct ibv_qp *qp;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	vt_disconnect(&p);
+	qp = p.a.qp;
+	if (right)
+		rdma_destroy_qp(p.a.id);
+	CHECK_EQ(rdma_destroy_id(p.a.id), 0); /* HERE closed */
+	p.a.id = NULL;
+	p.a.qp = NULL;
+	if (!right)
+		CHECK_EQ(ibv_destroy_qp(qp), 0);
+	vt_free(&p);
+}
+
+static void dead_key(bool right)
+{
+	struct ibv_mr *mr;
+	uint32_t lkey;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK(mr = ibv_reg_mr(p.a.pd, p.a.buf, 4096, IBV_ACCESS_LOCAL_WRITE));
+	lkey = mr->lkey;
+	vt_recv(&p.b, 2, 0, 64);
+	if (!right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, lkey), 0); /* HERE dead-key */
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	if (right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_free(&p);
+}
+
+static void in_use(bool right)
+{
+	struct ibv_mr *mr;
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	open_pair((struct vt_opts){ 0 });
+	CHECK(mr = ibv_reg_mr(p.b.pd, p.b.buf, 4096, IBV_ACCESS_LOCAL_WRITE));
+	sge = (struct ibv_sge){ (uintptr_t)p.b.buf, 64, mr->lkey };
+	CHECK_EQ(ibv_post_recv(p.b.qp, &wr, &bad), 0);
+	if (right) {
+		vt_send(&p.a, 1, 0, 64);
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+		vt_wc(p.b.rcq, 7, IBV_WC_SUCCESS, IBV_WC_RECV);
+	}
+	ibv_dereg_mr(mr); /* HERE deregistered-in-use */
+	vt_free(&p);
+}
+
+static void freed(bool right)
+{
+	struct ibv_mr *mr;
+	void *buf;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK(buf = malloc(4096));
+	CHECK(mr = ibv_reg_mr(p.a.pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE));
+	if (right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	free(buf); /* HERE freed */
+	if (!right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_close(&p);
+}
+
+static void unmapped(bool right)
+{
+	struct ibv_mr *mr;
+	void *buf;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	buf = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(buf != MAP_FAILED);
+	CHECK(mr = ibv_reg_mr(p.a.pd, buf, 8192, IBV_ACCESS_LOCAL_WRITE));
+	if (right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(munmap(buf, 8192), 0); /* HERE freed */
+	if (!right)
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_close(&p);
+}
+
+/* Beyond the end, and with the octets of a number the wrong way round. */
+static void outside(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	message();
+	vt_recv(&p.b, 2, 0, 64);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf + p.a.len - (right ? 64 : 63), 64, p.a.mr->lkey), 0); /* HERE outside */
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	vt_free(&p);
+}
+
+static void swapped_address(bool right)
+{
+	uint64_t addr;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	addr = (uintptr_t)p.a.buf;
+	vt_recv(&p.b, 2, 0, 64);
+	CHECK_EQ(post(&p.a, right ? addr : htobe64(addr), 64, p.a.mr->lkey), 0); /* HERE swapped-address */
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	vt_free(&p);
+}
+
+static void swapped_key(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	message();
+	vt_recv(&p.b, 2, 0, 64);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, right ? p.a.mr->lkey : htonl(p.a.mr->lkey)), 0); /* HERE swapped-key */
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	vt_free(&p);
+}
+
+static void other_domain(bool right)
+{
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK(pd = ibv_alloc_pd(p.a.id->verbs));
+	CHECK(mr = ibv_reg_mr(right ? p.a.pd : pd, p.a.buf, 4096, IBV_ACCESS_LOCAL_WRITE));
+	vt_recv(&p.b, 2, 0, 64);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, mr->lkey), 0); /* HERE other-domain */
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	vt_free(&p);
+}
+
+static void not_writable(bool right)
+{
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_mr *mr;
+
+	open_pair((struct vt_opts){ 0 });
+	CHECK(mr = ibv_reg_mr(p.b.pd, p.b.buf, 4096, right ? IBV_ACCESS_LOCAL_WRITE : 0));
+	sge = (struct ibv_sge){ (uintptr_t)p.b.buf, 64, mr->lkey };
+	CHECK_EQ(ibv_post_recv(p.b.qp, &wr, &bad), 0); /* HERE not-writable */
+	vt_send(&p.a, 1, 0, 64);
+	CHECK((vt_poll(p.b.rcq).status == IBV_WC_SUCCESS) == right);
+	vt_poll(p.a.scq);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_free(&p);
+}
+
+static void changed(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	vt_fill(p.a.buf, 4096, 1);
+	vt_recv(&p.b, 2, 0, 4096);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 4096, p.a.mr->lkey), 0); /* HERE changed */
+	if (right)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	p.a.buf[4000]++;
+	if (!right)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_close(&p);
+}
+
+static void never_polled(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	vt_recv(&p.b, 2, 0, 64);
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, p.a.mr->lkey), 0); /* HERE never-polled */
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	if (right)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_close(&p);
+}
+
+static void small_cq(bool right)
+{
+	int i, polled = 0;
+
+	open_pair((struct vt_opts){ .cqe = 5 });
+	for (i = 0; i < 5; i++)
+		vt_recv(&p.b, i, 0, 64);
+	for (i = 0; i < 6; i++) {
+		if (i == 5)
+			vt_wc(p.b.rcq, 0, IBV_WC_SUCCESS, IBV_WC_RECV);
+		if (i == 5)
+			vt_recv(&p.b, 5, 0, 64);
+		CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, p.a.mr->lkey), 0); /* HERE small-cq */
+		if (right) {
+			vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+			polled++;
+		}
+	}
+	while (polled++ < 6)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_close(&p);
+}
+
+static void unsignaled(bool right)
+{
+	int i;
+
+	open_pair((struct vt_opts){ .send_wr = 8, .unsignaled = true });
+	for (i = 0; i < 8; i++) {
+		vt_recv(&p.b, i, 0, 64);
+		CHECK_EQ(vt_try_send(&p.a, i, IBV_WR_SEND, 0, 64, right && i == 4 ? IBV_SEND_SIGNALED : 0, 0, 0), 0); /* HERE unsignaled */
+		vt_wc(p.b.rcq, i, IBV_WC_SUCCESS, IBV_WC_RECV);
+	}
+	if (right)
+		vt_wc(p.a.scq, 4, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_close(&p);
+}
+
+/* The test says a line when the message has come to where no receive is. */
+static void no_receive(bool right)
+{
+	char line[8];
+
+	open_pair((struct vt_opts){ 0 });
+	if (right)
+		vt_recv(&p.b, 2, 0, 64);
+	vt_send(&p.a, 1, 0, 64);
+	printf("sent\n");
+	CHECK(fgets(line, sizeof(line), stdin));
+	if (!right)
+		vt_recv(&p.b, 2, 0, 64);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_disconnect(&p);
+	rdma_destroy_qp(p.b.id); /* HERE no-receive */
+	p.b.qp = NULL;
+	vt_free(&p);
+}
+
+static void error_ignored(bool right)
+{
+	int i;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, IBV_SEND_SIGNALED, 0, 0), 0);
+	for (i = 0; i < 6; i++) {
+		if (vt_poll(p.a.scq).status != IBV_WC_SUCCESS && right)
+			break;
+		CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, IBV_SEND_SIGNALED, 0, 0), 0); /* HERE error-ignored */
+	}
+	vt_free(&p);
+}
+
+/* The wrong one hangs: the test ends it. */
+static void unacked(bool right)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	open_pair((struct vt_opts){ .channel = true });
+	CHECK_EQ(ibv_req_notify_cq(p.b.rcq, 0), 0);
+	message();
+	CHECK_EQ(ibv_get_cq_event(p.b.cc, &cq, &context), 0);
+	if (right)
+		ibv_ack_cq_events(cq, 1);
+	vt_disconnect(&p);
+	rdma_destroy_qp(p.b.id);
+	p.b.qp = NULL;
+	CHECK_EQ(ibv_destroy_cq(p.b.rcq), 0); /* HERE unacked */
+	p.b.rcq = NULL;
+	vt_free(&p);
+}
+
+static void forked(bool right)
+{
+	int status;
+	pid_t pid;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		if (!right)
+			post(&p.a, (uintptr_t)p.a.buf, 64, p.a.mr->lkey); /* HERE forked */
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	vt_free(&p);
+}
+
+#define MISTAKES(f) \
+	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
+	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
+	f(error_ignored) f(unacked) f(forked)
+
+#define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
+MISTAKES(RUN)
+
+#define CASE(f) { #f "_wrong", f##_wrong }, { #f "_right", f##_right },
+static const struct vt_case cases[] = { MISTAKES(CASE) { NULL, NULL } };
+
+int main(int argc, char **argv)
+{
+	return vt_main(argc, argv, cases);
+}

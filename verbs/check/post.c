@@ -1,0 +1,226 @@
+/* Posting: what a request names, and what it adds to what is outstanding. */
+#include "check.h"
+
+/* So many posts after an error may come from threads that have not heard of it. */
+#define POSTS_AFTER_ERROR 3
+
+/* Of what is never signaled this many times a send queue is kept. */
+#define KEPT 4
+
+static void tell_qp(const char *what, const struct site *site, const struct qp *qp,
+		    const struct object *cq, uint64_t n, uint64_t room)
+{
+	struct report r;
+
+	if (!report_begin(&r, what, site))
+		return;
+	report_number(&r, "requests", n);
+	report_number(&r, "room", room);
+	report_site(&r, "post", site);
+	report_object(&r, "qp", &qp->o);
+	if (cq)
+		report_object(&r, "cq", cq);
+	report_send(&r);
+}
+
+/* A completion more may come to a CQ. */
+static void expect(struct cq *cq, const struct qp *qp, const struct site *site)
+{
+	if (cq && ++cq->pending > cq->room && !qp->ended)
+		tell_qp("small-cq", site, qp, &cq->o, cq->pending, cq->room);
+}
+
+static void check_forked(const struct object *o, const struct site *site)
+{
+	struct report r;
+
+	if (o->generation == book_generation() || !report_begin(&r, "forked", site))
+		return;
+	report_site(&r, "post", site);
+	report_object(&r, "qp", o);
+	report_send(&r);
+}
+
+static void check_failed(struct qp *qp, const struct site *site)
+{
+	if (qp->failed && ++qp->failed > POSTS_AFTER_ERROR)
+		tell_qp("error-ignored", site, qp, NULL, qp->failed - 1, 0);
+}
+
+/* Keeps where the octets of a request are. */
+static void keep_sges(struct post *p, struct ibv_pd *pd, const struct ibv_sge *sge, int n,
+		      enum use use, const struct object *o)
+{
+	const char *octets;
+	int i;
+
+	for (i = 0; i < n; i++) {
+		octets = memory_check(pd, &sge[i], use, &p->site, o);
+		if (p->nsge == POST_SGES)
+			continue;
+		p->sge[p->nsge] = sge[i];
+		p->octets[p->nsge++] = octets;
+	}
+}
+
+static bool reads_memory(enum ibv_wr_opcode op)
+{
+	return op == IBV_WR_SEND || op == IBV_WR_SEND_WITH_IMM || op == IBV_WR_SEND_WITH_INV ||
+	       op == IBV_WR_RDMA_WRITE || op == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static bool writes_memory(enum ibv_wr_opcode op)
+{
+	return op == IBV_WR_RDMA_READ || op == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       op == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static void add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
+		     const struct site *site)
+{
+	bool signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
+	struct post *p = queue_add(&qp->sq, wr->wr_id, signaled);
+
+	if (!p)
+		return;
+	p->site = *site;
+	if (signaled) {
+		qp->asked++;
+		expect(qp->send_cq, qp, site);
+	}
+	if (!qp->sq.signaled && qp->sq.n >= qp->cap.max_send_wr && !qp->ended)
+		tell_qp("unsignaled", site, qp, NULL, qp->sq.n, qp->cap.max_send_wr);
+	if (qp->sq.n > KEPT * qp->cap.max_send_wr && !qp->sq.head->signaled)
+		queue_drop(queue_take(&qp->sq));
+	if (wr->send_flags & IBV_SEND_INLINE)
+		return;
+	if (reads_memory(wr->opcode)) {
+		keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_READ, &qp->o);
+		p->sum = queue_sum(p);
+		p->summed = true;
+	} else if (writes_memory(wr->opcode)) {
+		keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_WRITE, &qp->o);
+	}
+}
+
+int check_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	uint32_t added = 0, refused = 0, signaled;
+	struct ibv_send_wr *w;
+	struct site site;
+	struct qp *qp;
+	int err;
+
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	book_unlock();
+	if (!qp || qp->ex)
+		return context_next.ops.post_send(ibqp, wr, bad);
+	site_take(&site);
+	pthread_mutex_lock(&qp->send);
+	book_lock();
+	check_forked(&qp->o, &site);
+	check_failed(qp, &site);
+	for (w = wr; w; w = w->next, added++)
+		add_send(qp, ibqp->pd, w, &site);
+	book_unlock();
+	err = context_next.ops.post_send(ibqp, wr, bad);
+	if (err) {
+		book_lock();
+		for (w = wr; w && w != *bad; w = w->next)
+			added--;
+		refused = added;
+		signaled = qp->sq.signaled;
+		queue_cut(&qp->sq, refused);
+		signaled -= qp->sq.signaled;
+		qp->asked -= signaled;
+		if (qp->send_cq)
+			qp->send_cq->pending -= signaled;
+		book_unlock();
+	}
+	pthread_mutex_unlock(&qp->send);
+	return err;
+}
+
+static uint32_t refused_recvs(const struct ibv_recv_wr *wr, const struct ibv_recv_wr *bad)
+{
+	uint32_t n = 0;
+
+	while (wr && wr != bad)
+		wr = wr->next;
+	for (; wr; wr = wr->next)
+		n++;
+	return n;
+}
+
+static void add_recv(struct queue *q, struct ibv_pd *pd, const struct ibv_recv_wr *wr,
+		     const struct site *site, const struct object *o)
+{
+	struct post *p = queue_add(q, wr->wr_id, true);
+
+	if (!p)
+		return;
+	p->site = *site;
+	keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_WRITE, o);
+}
+
+int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct ibv_recv_wr *w;
+	struct site site;
+	struct qp *qp;
+	uint32_t n;
+	int err;
+
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	book_unlock();
+	if (!qp || qp->srq)
+		return context_next.ops.post_recv(ibqp, wr, bad);
+	site_take(&site);
+	pthread_mutex_lock(&qp->recv);
+	book_lock();
+	check_forked(&qp->o, &site);
+	check_failed(qp, &site);
+	for (w = wr; w; w = w->next) {
+		add_recv(&qp->rq, ibqp->pd, w, &site, &qp->o);
+		expect(qp->recv_cq, qp, &site);
+	}
+	book_unlock();
+	err = context_next.ops.post_recv(ibqp, wr, bad);
+	if (err) {
+		book_lock();
+		n = refused_recvs(wr, *bad);
+		queue_cut(&qp->rq, n);
+		if (qp->recv_cq)
+			qp->recv_cq->pending -= n;
+		book_unlock();
+	}
+	pthread_mutex_unlock(&qp->recv);
+	return err;
+}
+
+/* Any QP takes from it, in any order: how many completions come to which CQ is not known. */
+int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct ibv_recv_wr *w;
+	struct site site;
+	struct srq *srq;
+	int err;
+
+	site_take(&site);
+	book_lock();
+	srq = book_find(KIND_SRQ, ibsrq);
+	if (srq)
+		check_forked(&srq->o, &site);
+	for (w = wr; w && srq; w = w->next)
+		add_recv(&srq->rq, ibsrq->pd, w, &site, &srq->o);
+	book_unlock();
+	err = context_next.ops.post_srq_recv(ibsrq, wr, bad);
+	if (err && srq) {
+		book_lock();
+		queue_cut(&srq->rq, refused_recvs(wr, *bad));
+		book_unlock();
+	}
+	return err;
+}

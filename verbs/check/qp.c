@@ -1,0 +1,328 @@
+/* Completion channels and queues, shared receive queues and queue pairs: making and ending them. */
+#include <stddef.h>
+
+#include "check.h"
+
+static void *add(enum kind kind, void *at, size_t size, const struct site *site,
+		 struct ibv_context *c, struct ibv_pd *pd)
+{
+	struct object *o = book_add(kind, at, size, site);
+
+	if (!o)
+		return NULL;
+	o->internal = site_from_cm(site);
+	book_use(o, book_find(KIND_CONTEXT, c));
+	book_use(o, pd ? book_find(KIND_PD, pd) : NULL);
+	return o;
+}
+
+CHECK_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
+{
+	struct ibv_comp_channel *ch;
+	struct site site;
+
+	context_adopt(c);
+	ch = next()->ibv_create_comp_channel(c);
+	if (!ch)
+		return NULL;
+	site_take(&site);
+	book_lock();
+	add(KIND_CHANNEL, ch, sizeof(struct object), &site, c, NULL);
+	book_unlock();
+	return ch;
+}
+
+/* Ends an object by end; what is refused since others hang on it is told. */
+#define END(kind, at, call, err) \
+	do { \
+		struct object *o_; \
+		struct site site_; \
+\
+		site_take(&site_); \
+		book_lock(); \
+		o_ = book_find(kind, at); \
+		book_unlock(); \
+		err = next()->call(at); \
+		book_lock(); \
+		if (o_ && err) \
+			destroy_tell("busy", #call, o_, &site_); \
+		else if (o_) \
+			book_remove(o_); \
+		book_unlock(); \
+	} while (0)
+
+CHECK_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
+{
+	int err;
+
+	END(KIND_CHANNEL, ch, ibv_destroy_comp_channel, err);
+	return err;
+}
+
+/* ---- completion queues ---- */
+
+static void add_cq(struct ibv_cq *cq, uint32_t room, struct ibv_comp_channel *ch)
+{
+	struct site site;
+	struct cq *c;
+
+	site_take(&site);
+	book_lock();
+	c = add(KIND_CQ, cq, sizeof(*c), &site, cq->context, NULL);
+	if (c) {
+		pthread_mutex_init(&c->poll, NULL);
+		c->o.octets = c->room = room;
+		book_use(&c->o, ch ? book_find(KIND_CHANNEL, ch) : NULL);
+	}
+	book_unlock();
+}
+
+CHECK_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *context,
+					  struct ibv_comp_channel *ch, int vector)
+{
+	struct ibv_cq *cq;
+
+	context_adopt(c);
+	cq = next()->ibv_create_cq(c, cqe, context, ch, vector);
+	if (cq)
+		add_cq(cq, (uint32_t)cqe, ch);
+	return cq;
+}
+
+struct ibv_cq_ex *check_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr)
+{
+	struct ibv_cq_init_attr_ex a = *attr;
+	struct ibv_cq_ex *cq;
+
+	a.wc_flags |= IBV_WC_EX_WITH_QP_NUM; /* whose completion it is */
+	cq = context_next.v.create_cq_ex(c, &a);
+	if (!cq)
+		return NULL;
+	add_cq((struct ibv_cq *)cq, a.cqe, a.channel);
+	poll_follow(cq);
+	return cq;
+}
+
+CHECK_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	int err = next()->ibv_resize_cq(cq, cqe);
+	struct cq *c;
+
+	book_lock();
+	c = book_find(KIND_CQ, cq);
+	if (c && !err)
+		c->o.octets = c->room = (uint32_t)cqe;
+	book_unlock();
+	return err;
+}
+
+CHECK_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	struct site site;
+	int err;
+
+	site_take(&site);
+	event_wait(KIND_CQ, cq, "ibv_destroy_cq", &site);
+	END(KIND_CQ, cq, ibv_destroy_cq, err);
+	return err;
+}
+
+/* ---- shared receive queues ---- */
+
+static struct ibv_srq *add_srq(struct ibv_srq *srq)
+{
+	struct site site;
+
+	if (!srq)
+		return NULL;
+	site_take(&site);
+	book_lock();
+	add(KIND_SRQ, srq, sizeof(struct srq), &site, srq->context, srq->pd);
+	book_unlock();
+	return srq;
+}
+
+CHECK_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	return add_srq(next()->ibv_create_srq(pd, attr));
+}
+
+struct ibv_srq *check_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr)
+{
+	return add_srq(context_next.v.create_srq_ex(c, attr));
+}
+
+CHECK_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
+{
+	struct site site;
+	int err;
+
+	site_take(&site);
+	event_wait(KIND_SRQ, srq, "ibv_destroy_srq", &site);
+	END(KIND_SRQ, srq, ibv_destroy_srq, err);
+	return err;
+}
+
+/* ---- address handles ---- */
+
+CHECK_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_ah *ah = next()->ibv_create_ah(pd, attr);
+	struct site site;
+
+	if (!ah)
+		return NULL;
+	site_take(&site);
+	book_lock();
+	add(KIND_AH, ah, sizeof(struct object), &site, pd->context, pd);
+	book_unlock();
+	return ah;
+}
+
+CHECK_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	int err;
+
+	END(KIND_AH, ah, ibv_destroy_ah, err);
+	return err;
+}
+
+/* ---- queue pairs ---- */
+
+static void use_cq(struct qp *qp, struct cq **at, struct ibv_cq *cq)
+{
+	*at = book_find(KIND_CQ, cq);
+	book_use(&qp->o, *at ? &(*at)->o : NULL);
+}
+
+static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr *attr, bool ex)
+{
+	struct site site;
+	struct qp *qp;
+
+	if (!ibqp)
+		return NULL;
+	site_take(&site);
+	book_lock();
+	qp = add(KIND_QP, ibqp, sizeof(*qp), &site, ibqp->context, ibqp->pd);
+	if (qp) {
+		pthread_mutex_init(&qp->send, NULL);
+		pthread_mutex_init(&qp->recv, NULL);
+		use_cq(qp, &qp->send_cq, ibqp->send_cq);
+		if (ibqp->recv_cq == ibqp->send_cq)
+			qp->recv_cq = qp->send_cq;
+		else
+			use_cq(qp, &qp->recv_cq, ibqp->recv_cq);
+		qp->srq = ibqp->srq ? book_find(KIND_SRQ, ibqp->srq) : NULL;
+		book_use(&qp->o, qp->srq ? &qp->srq->o : NULL);
+		qp->cap = attr->cap;
+		qp->type = ibqp->qp_type;
+		qp->sig_all = attr->sq_sig_all;
+		qp->ex = ex;
+		book_set_number(&qp->o, ibqp->qp_num);
+	}
+	book_unlock();
+	return ibqp;
+}
+
+CHECK_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	return add_qp(next()->ibv_create_qp(pd, attr), attr, false);
+}
+
+struct ibv_qp *check_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr)
+{
+	bool ex = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && attr->send_ops_flags;
+
+	return add_qp(context_next.v.create_qp_ex(c, attr), (struct ibv_qp_init_attr *)attr, ex);
+}
+
+/* Posted requests are gone, and what they would have completed. */
+static void empty(struct qp *qp)
+{
+	if (qp->send_cq)
+		qp->send_cq->pending -= qp->sq.signaled;
+	if (qp->recv_cq)
+		qp->recv_cq->pending -= qp->rq.n;
+	queue_empty(&qp->sq);
+	queue_empty(&qp->rq);
+}
+
+CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
+{
+	int err = next()->ibv_modify_qp(ibqp, attr, mask);
+	struct qp *qp;
+
+	if (err || !(mask & IBV_QP_STATE))
+		return err;
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	if (qp && attr->qp_state == IBV_QPS_RESET) {
+		empty(qp);
+		qp->failed = 0;
+	}
+	if (qp)
+		qp->ended = attr->qp_state == IBV_QPS_ERR;
+	book_unlock();
+	return 0;
+}
+
+void qp_last_words(struct qp *qp)
+{
+	struct report r;
+
+	if (qp->ex || !qp->asked || qp->polled || !qp->sq.head ||
+	    !report_begin(&r, "never-polled", &qp->sq.head->site))
+		return;
+	report_number(&r, "requests", qp->asked);
+	report_site(&r, "post", &qp->sq.head->site);
+	report_object(&r, "qp", &qp->o);
+	if (qp->send_cq)
+		report_object(&r, "cq", &qp->send_cq->o);
+	report_send(&r);
+}
+
+void qp_ask_stalls(struct ibv_qp *ibqp, const struct site *site)
+{
+	const char *device = next()->ibv_get_device_name(ibqp->context->device);
+	uint64_t stalls = device ? report_ask_stalls(device, ibqp->qp_num) : 0;
+	struct report r;
+	struct qp *qp;
+
+	if (!stalls)
+		return;
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	if (qp && report_begin(&r, "no-receive", &qp->o.made)) {
+		report_number(&r, "messages", stalls);
+		report_object(&r, "qp", &qp->o);
+		report_site(&r, "here", site);
+		report_send(&r);
+	}
+	book_unlock();
+}
+
+CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
+{
+	struct site site;
+	struct qp *qp;
+	int err;
+
+	site_take(&site);
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	if (qp && qp->o.generation == book_generation())
+		qp_last_words(qp);
+	book_unlock();
+	if (qp)
+		qp_ask_stalls(ibqp, &site);
+	event_wait(KIND_QP, ibqp, "ibv_destroy_qp", &site);
+	err = next()->ibv_destroy_qp(ibqp);
+	book_lock();
+	if (qp && !err) {
+		empty(qp);
+		book_remove(&qp->o);
+	}
+	book_unlock();
+	return err;
+}
