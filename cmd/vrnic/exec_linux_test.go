@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,6 +72,35 @@ func TestExecStatic(t *testing.T) {
 	if got.status.ExitStatus() != 42 || !strings.Contains(got.stderr, "statically linked") ||
 		strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("%+v; want exit 42 and a line that says why there is no device", got)
+	}
+}
+
+// Under --check a program is a child, which ends as it would: with its status, by its signals, and
+// scripts without a first line are the shell's.
+func TestExecCheck(t *testing.T) {
+	socket := pingDaemon(t)
+	script := filepath.Join(filepath.Dir(socket), "script")
+	if err := os.WriteFile(script, []byte("echo script $1; exit 5\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args   []string
+		status int
+		stdout string
+	}{
+		{[]string{"sh", "-c", "exit 7"}, 7, ""},
+		{[]string{"sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		// A signal to vrnic is one to the program, which it has there as its parent.
+		{[]string{"sh", "-c", "trap 'echo told; exit 3' TERM; kill -TERM $PPID; while :; do " +
+			"sleep 0.1; done"}, 3, "told\n"},
+		{[]string{script, "runs"}, 5, "script runs\n"},
+	} {
+		args := slices.Concat([]string{"--check", "--"}, tt.args)
+		got := runToEnd(t, execCommandOf(t, socket, args...))
+		if got.status.ExitStatus() != tt.status || got.stdout != tt.stdout ||
+			!strings.Contains(got.stderr, "vrnic check: nothing found\n") {
+			t.Errorf("%q: %+v, want status %d and %q", tt.args, got, tt.status, tt.stdout)
+		}
 	}
 }
 

@@ -96,6 +96,11 @@ func TestExecWrongUse(t *testing.T) {
 		{"exec", "-d", "vrnic0"}} {
 		wantFailure(t, vrnicCommand(t, args...), exitUsage, "exec")
 	}
+	for _, args := range [][]string{{"--pedantic"}, {"--check-json", "f"}, {"--check-status", "1"},
+		{"--check", "--check-status", "256"}, {"--check", "--rsockets"}} {
+		args = slices.Concat([]string{"exec"}, args, []string{"true"})
+		wantFailure(t, vrnicCommand(t, args...), exitUsage, "--check")
+	}
 }
 
 // What keeps a program from being run, before there is one: one line that says what to do.
