@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -14,7 +16,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/check"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/verbs"
 	"github.com/vrnic/vrnic/verbs/build"
 )
@@ -123,11 +127,15 @@ func launchError(err error) error {
 func replace(path string, args, env []string) error {
 	err := syscall.Exec(path, args, env)
 	if errors.Is(err, syscall.ENOEXEC) && isText(path) {
-		// A script without a first line that says for whom: as execvp(3) does it.
-		path, args = "/bin/sh", append([]string{"/bin/sh", path}, args[1:]...)
+		path, args = forShell(path, args)
 		err = syscall.Exec(path, args, env)
 	}
 	return cannotRun(path, err)
+}
+
+// forShell is how a script without a first line that says for whom is run: as execvp(3) does it.
+func forShell(path string, args []string) (string, []string) {
+	return "/bin/sh", append([]string{"/bin/sh", path}, args[1:]...)
 }
 
 func cannotRun(path string, err error) error {
@@ -228,4 +236,109 @@ func verbsLibs(dir string, musl bool, say func(string)) (launch.Libs, error) {
 		return launch.Compile(verbs.Source, bases, musl, say)
 	}
 	return launch.Place(contents, bases)
+}
+
+// statusFound is how a program ends in which --check has found mistakes.
+const statusFound = 66
+
+func checkFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "check", Usage: "look for mistakes in how the program uses verbs"},
+		&cli.BoolFlag{Name: "pedantic", Usage: "with --check: say what may be meant, too"},
+		&cli.StringFlag{Name: "check-json", Usage: "with --check: write each finding to `FILE`, a line " +
+			"of JSON"},
+		&cli.IntFlag{Name: "check-status", Value: statusFound, Usage: "with --check: end with `STATUS` " +
+			"if there are findings; 0: with the program's own"},
+	}
+}
+
+// wantsCheck reports whether the program is to be looked at.
+func wantsCheck(c *cli.Context) (bool, error) {
+	for _, name := range []string{"pedantic", "check-json", "check-status"} {
+		if c.IsSet(name) && !c.Bool("check") {
+			return false, usagef("--%s goes with --check", name)
+		}
+	}
+	if s := c.Int("check-status"); s < 0 || s > 255 {
+		return false, usagef("--check-status is from 0 to 255")
+	}
+	if c.Bool("check") && c.Bool("rsockets") {
+		return false, usagef("--check is for programs that use verbs themselves, --rsockets for others")
+	}
+	return c.Bool("check"), nil
+}
+
+// runChecked runs the program as a child, and says what is wrong with it.
+func runChecked(c *cli.Context, args []string, set launch.Settings) error {
+	opts := check.Options{Out: c.App.ErrWriter, Pedantic: c.Bool("pedantic"),
+		Stalls: func(device string, qpn uint32) uint64 { return stallsOf(set.Socket, device, qpn) }}
+	if name := c.String("check-json"); name != "" {
+		f, err := os.Create(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		opts.JSON = f
+	}
+	l, err := check.Listen(opts)
+	if err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
+	set.Check = l.Name
+	path, env := set.Program.Path, launch.Env(os.Environ(), set)
+	status, err := check.Run(path, args, env)
+	if errors.Is(err, syscall.ENOEXEC) && isText(path) {
+		path, args = forShell(path, args)
+		status, err = check.Run(path, args, env)
+	}
+	n, closeErr := l.Close()
+	if err != nil {
+		return cannotRun(path, err)
+	}
+	if closeErr != nil {
+		return closeErr
+	}
+	summary(c.App.ErrWriter, n)
+	if own := c.Int("check-status"); n > 0 && own != 0 {
+		status = own
+	}
+	if status != 0 {
+		return cli.Exit("", status)
+	}
+	return nil
+}
+
+func summary(w io.Writer, n int) {
+	switch n {
+	case 0:
+		fmt.Fprintln(w, "vrnic check: nothing found")
+	case 1:
+		fmt.Fprintln(w, "vrnic check: 1 finding")
+	default:
+		fmt.Fprintf(w, "vrnic check: %d findings\n", n)
+	}
+}
+
+// stallsOf asks the daemon how many messages found no receive at a queue pair.
+func stallsOf(socket, device string, qpn uint32) uint64 {
+	client, err := shm.Dial(socket)
+	if err != nil {
+		return 0 // it has gone, and so has the queue pair
+	}
+	defer client.Close()
+	rows, err := client.Stat()
+	if err != nil {
+		return 0
+	}
+	for _, raw := range rows {
+		var row struct {
+			Kind, Dev string
+			QPN       uint32
+			Stalls    uint64
+		}
+		if json.Unmarshal(raw, &row) == nil && row.Kind == "qp" && row.Dev == device && row.QPN == qpn {
+			return row.Stalls
+		}
+	}
+	return 0
 }

@@ -155,7 +155,7 @@ var layers = map[string][]string{
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
 	"cmd/vrnic/internal/lab":    {std, module + "netstack", module + "roce/packet"},
 	"cmd/vrnic/internal/launch": {std, sys},
-	"cmd/vrnic/internal/check":  {std},
+	"cmd/vrnic/internal/check":  {std, sys},
 	"cmd/vrnic/internal/usage":  {std, cli},
 	"cmd/vrnic/internal/sysfs":  {std, sys},
 	// gVisor's compiler of rules to seccomp filters.
