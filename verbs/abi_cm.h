@@ -119,6 +119,7 @@
 #define VRNIC_OP_CM_LEAVE_MULTICAST	114
 #define VRNIC_OP_CM_ESTABLISH		115
 #define VRNIC_OP_CM_NOTIFY		116
+#define VRNIC_OP_CM_OPEN_UDP		117
 
 /* A struct vrnic_sock_addr is an address with a port in host byte order. family 0 is none. */
 struct vrnic_sock_addr {

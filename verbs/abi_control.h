@@ -164,7 +164,7 @@ VRNIC_ABI_SIZE(vrnic_header, 16);
 /*
  * A struct vrnic_handle_request names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context),
  * DEALLOC_PD, DEREG_MR, DEALLOC_MW, DESTROY_*, SWITCH_CQ, QUERY_QP, QUERY_SRQ, CM_DESTROY_*,
- * CM_DISCONNECT, CM_QUERY, CM_ESTABLISH, CM_NOTIFY, CM_GET_EVENT (a channel).
+ * CM_DISCONNECT, CM_QUERY, CM_ESTABLISH, CM_NOTIFY, CM_OPEN_UDP, CM_GET_EVENT (a channel).
  */
 struct vrnic_handle_request {
 	uint32_t handle;

@@ -84,6 +84,7 @@ var packages = map[string]string{
 	"rdma_client":  "rdmacm-utils",
 	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils",
 	"rstream": "rdmacm-utils", "riostream": "rdmacm-utils", "rcopy": "rdmacm-utils",
+	"udpong":      "rdmacm-utils",
 	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils",
 	"ibv_rc_pingpong": "ibverbs-utils", "ibv_uc_pingpong": "ibverbs-utils",
 	"ibv_ud_pingpong": "ibverbs-utils", "ibv_srq_pingpong": "ibverbs-utils",

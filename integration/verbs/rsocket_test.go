@@ -120,3 +120,44 @@ func TestRsocketCalls(t *testing.T) {
 		})
 	}
 }
+
+// udpongJobs are sockets of datagrams: a client asks until it hears of the server, which goes on.
+// Its echoes (-T e) are not among them: what is not there in a millisecond it asks for again, with
+// the number of the last answer, and so never ends where that takes longer.
+func udpongJobs() (jobs []job) {
+	add := func(options string, quick bool) {
+		jobs = append(jobs, job{name: "udpong " + options, quick: quick, forever: true, listeners: -1,
+			server: "udpong -b ADDR -p PORT", client: "udpong -s ADDR -p PORT " + options,
+			clientOut: []string{`^custom +\d+ +[1-9]\w* +[\d.]+\w* +[\d.]+s`}})
+	}
+	add("-S 1000 -C 200", true)
+	add("-S 64 -C 1000", false)
+	add("-S 1000 -C 100 -T b", false)
+	add("-S 200 -C 200 -T a", false)
+	return jobs
+}
+
+func TestRoCEUDPong(t *testing.T) { runRoCE(t, runsOfJobs(udpongJobs()), "two daemons") }
+
+// Sockets of datagrams: what the functions return, and strangers at the UDP port that they ask each
+// other by; at an address of the host, too. An RNIC has none.
+func TestRsocketDatagrams(t *testing.T) {
+	need(t)
+	t.Run("RoCE", func(t *testing.T) {
+		top := roceTopologies[1].make(t)
+		top.server.dev, top.client.dev = "", ""
+		top.runC(t, "rsocket", "datagrams")
+	})
+	t.Run("host", func(t *testing.T) {
+		const addr = "127.77.6.2"
+		d := upAs(t, nil, someUser(), "--device", "vrnic0,host="+addr+",transport=roce")
+		d.uid = someUser()
+		p := &place{d, "", [2]string{addr}}
+		top := &topology{"host", p, p}
+		top.runC(t, "rsocket", "datagrams", "strangers")
+	})
+	t.Run("iWARP", func(t *testing.T) {
+		top := iwarpTopologies[0].make(t)
+		top.runC(t, "rsocket", "no_datagrams")
+	})
+}

@@ -62,6 +62,7 @@ const (
 	OpCMLeaveMulticast Op = 114
 	OpCMEstablish      Op = 115
 	OpCMNotify         Op = 116
+	OpCMOpenUDP        Op = 117
 
 	OpList    Op = 128
 	OpStat    Op = 129
@@ -238,6 +239,9 @@ var calls = [...]callInfo{
 		return &HandleRequest{}, &Empty{}
 	}},
 	OpCMNotify: {name: "CM_NOTIFY", messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpCMOpenUDP: {name: "CM_OPEN_UDP", gives: 1, messages: func() (req, rep Message) {
 		return &HandleRequest{}, &Empty{}
 	}},
 	OpList: {name: "LIST", messages: func() (req, rep Message) {

@@ -33,6 +33,15 @@ func MakeSockAddr(ap netip.AddrPort) (a SockAddr) {
 	return a
 }
 
+// Append appends the octets of a to b, as they are in front of a datagram (CM_OPEN_UDP).
+func (a SockAddr) Append(b []byte) []byte { return append(b, a.octets()...) }
+
+// CutSockAddr takes what Append has appended from the front of b; false: b is too short.
+func CutSockAddr(b []byte) (a SockAddr, rest []byte, ok bool) {
+	n := copy(a.octets(), b)
+	return a, b[n:], n == len(a.octets())
+}
+
 // Prefix is p as netip has it; not valid if the family is unknown.
 func (p Prefix) Prefix() netip.Prefix {
 	ap := SockAddr{Family: p.Family, Addr: p.Addr}.AddrPort()

@@ -13,7 +13,7 @@ type Header struct {
 
 // A HandleRequest names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
 // DEREG_MR, DEALLOC_MW, DESTROY_*, SWITCH_CQ, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT,
-// CM_QUERY, CM_ESTABLISH, CM_NOTIFY, CM_GET_EVENT (a channel).
+// CM_QUERY, CM_ESTABLISH, CM_NOTIFY, CM_OPEN_UDP, CM_GET_EVENT (a channel).
 type HandleRequest struct {
 	Handle uint32
 	Pad    uint32

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 )
 
 // onID makes an operation of f, which does something to the id that req names.
@@ -29,6 +30,7 @@ var cmOperations = map[abi.Op]handler{
 	abi.OpCMMigrate:     serve((*operation).migrateID),
 	abi.OpCMInitQPAttr:  serve((*operation).initQPAttr),
 	abi.OpCMQuery:       serve((*operation).queryID),
+	abi.OpCMOpenUDP:     act((*operation).openUDP),
 
 	abi.OpCMJoinMulticast: onID(func(r *abi.CMJoinMulticastRequest) uint32 { return r.ID },
 		(*operation).joinMulticast),
@@ -107,6 +109,27 @@ func (o *operation) queryID(req *abi.HandleRequest) (*abi.CMQueryReply, error) {
 	}
 	r := id.h.Query()
 	return &r, nil
+}
+
+func (o *operation) openUDP(req *abi.HandleRequest) error {
+	id, err := o.s.idOf(req.Handle)
+	if err != nil {
+		return err
+	}
+	if id.ps != abi.PSUDP {
+		return syscall.EOPNOTSUPP
+	}
+	packets, fd, err := o.s.newPackets()
+	if err != nil {
+		return err
+	}
+	if err := id.h.OpenUDP(packets); err != nil {
+		packets.Close()
+		osmem.CloseFD(fd)
+		return err
+	}
+	o.send(fd)
+	return nil
 }
 
 // usable: a child exists for its client only when its CONNECT_REQUEST has been taken.

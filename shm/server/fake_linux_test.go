@@ -289,6 +289,7 @@ type fakeID struct {
 	id     *CMID
 	closed atomic.Bool
 	last   atomic.Value
+	udp    atomic.Pointer[osmem.Packets]
 }
 
 func (i *fakeID) note(format string, args ...any) error {
@@ -338,6 +339,12 @@ func (i *fakeID) Leave(a netip.Addr) error {
 	}
 	return i.note("leave %v", a)
 }
+func (i *fakeID) OpenUDP(p *osmem.Packets) error {
+	if !i.udp.CompareAndSwap(nil, p) {
+		return syscall.EBUSY
+	}
+	return nil
+}
 func (i *fakeID) Reject(b []byte) error { return i.note("reject %q", b) }
 func (i *fakeID) Disconnect() error     { return i.note("disconnect") }
 func (i *fakeID) Establish() error      { return i.note("establish") }
@@ -353,6 +360,9 @@ func (i *fakeID) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 	return abi.CMInitQPAttrReply{Mask: abi.QPAttrState, State: state}, nil
 }
 func (i *fakeID) Close() error {
+	if p := i.udp.Load(); p != nil {
+		p.Close()
+	}
 	i.closed.Store(true)
 	return nil
 }

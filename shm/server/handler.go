@@ -159,6 +159,9 @@ type IDHandler interface {
 	Establish() error
 	// Notify says that the QP of an id that has accepted has heard of its peer; EISCONN: it is known.
 	Notify() error
+	// OpenUDP has the UDP port that the id is bound to served by packets, which are the handler's if
+	// it succeeds. EBUSY: it is.
+	OpenUDP(packets *osmem.Packets) error
 	// Join joins a multicast group; the event that follows has group as its Group. Leave leaves what
 	// Join has joined.
 	Join(addr netip.Addr, group uint64) error

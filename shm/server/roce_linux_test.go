@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
 )
@@ -308,6 +310,57 @@ func TestConnectWithoutQP(t *testing.T) {
 		}
 	}
 	c.refuse(t, abi.OpCMCreateID, syscall.ENODEV, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: 0x13f})
+}
+
+// The UDP port of an id of datagrams: one socket of packets, within the quota of pipes, and none
+// for others. It ends with the id.
+func TestOpenUDP(t *testing.T) {
+	ts := newServer(t, "pipes=4")
+	c := ts.client()
+	var ch abi.CMCreateChanReply
+	c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
+	var ids [2]abi.CMCreateIDReply
+	for i, ps := range []uint32{abi.PSUDP, abi.PSTCP} {
+		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: ps}, &ids[i])
+	}
+	of := func(i int) *abi.HandleRequest { return &abi.HandleRequest{Handle: ids[i].ID} }
+	before := ts.srv.pipes.count()
+	fd := c.do(abi.OpCMOpenUDP, of(0), nil)[0]
+	c.refuse(t, abi.OpCMOpenUDP, syscall.EBUSY, of(0))
+	c.refuse(t, abi.OpCMOpenUDP, syscall.EOPNOTSUPP, of(1))
+	c.refuse(t, abi.OpCMOpenUDP, syscall.ENOENT, &abi.HandleRequest{Handle: 99})
+	if n := ts.srv.pipes.count() - before; n != 1 {
+		t.Errorf("%d pipes are counted, want 1", n)
+	}
+	packets := ts.id(0).udp.Load()
+	if _, err := unix.Write(fd, []byte("to it")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 10)
+	if n, err := packets.Receive(b); err != nil || string(b[:n]) != "to it" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	if !packets.Send([]byte("from")) || !packets.Send([]byte("it")) {
+		t.Error("no room for two packets")
+	}
+	if n, err := unix.Read(fd, b); err != nil || string(b[:n]) != "from" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	for packets.Send(make([]byte, 1000)) { // who does not read loses what comes
+	}
+	c.do(abi.OpCMDestroyID, of(0), &abi.CMDestroyIDReply{})
+	if n := ts.srv.pipes.count() - before; n != 0 {
+		t.Errorf("%d pipes are left", n)
+	}
+	for n := 1; n > 0; {
+		var err error
+		if n, err = unix.Read(fd, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if packets.Send([]byte("late")) {
+		t.Error("a packet is sent after the end")
+	}
 }
 
 // A client of minor version 0 gets the replies that it knows.

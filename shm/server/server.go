@@ -393,6 +393,19 @@ func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
 	return p, fd, err
 }
 
+// newPackets is as newEventPipe, and counts as one.
+func (s *Session) newPackets() (*osmem.Packets, int, error) {
+	pipes := s.srv.pipes
+	if err := pipes.take(s.account(), s.privileged()); err != nil {
+		return nil, -1, err
+	}
+	p, fd, err := osmem.NewPackets(func() { pipes.give(s.account(), 1) })
+	if err != nil {
+		pipes.give(s.account(), 1)
+	}
+	return p, fd, err
+}
+
 // warn logs, within limits: a client cannot fill the disk.
 func (s *Server) warn(msg string, args ...any) {
 	if !s.log.Enabled(context.Background(), slog.LevelWarn) {

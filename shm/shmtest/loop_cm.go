@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -200,6 +201,9 @@ func (i *loopID) disconnected(cause uint32) {
 		i.push(abi.EvDisconnected, 0, nil, cause)
 	}
 }
+
+// OpenUDP implements shm.IDHandler.
+func (i *loopID) OpenUDP(*osmem.Packets) error { return syscall.EOPNOTSUPP }
 
 // SetOption implements shm.IDHandler.
 func (i *loopID) SetOption(level, name uint32, _ []byte) error {

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "ibverbs/abi/ibv.h"
 
@@ -281,5 +282,15 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr);
 
 #pragma GCC visibility pop
+
+/*
+ * udp.c, for sockets of datagrams: the UDP port with the number that an id of datagrams is bound
+ * to, at an address of a device. What is sent and received does not wait.
+ */
+int cm_udp_open(struct rdma_cm_id *id, int *fd); /* 0 or an errno */
+/* What there is no room for is lost, as others' datagrams may be. */
+void cm_udp_send(int fd, const struct sockaddr_storage *to, const struct iovec *iov, int n);
+/* Octets, or -errno: -EAGAIN, and -ENETDOWN where the daemon has gone */
+ssize_t cm_udp_recv(int fd, struct sockaddr_storage *from, void *buf, size_t len);
 
 #endif

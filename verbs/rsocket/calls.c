@@ -21,7 +21,7 @@ int rsocket(int domain, int type, int protocol)
 	if (!s)
 		return -1;
 	s->nonblock = type & SOCK_NONBLOCK;
-	err = rs_add(s, to_stream(s)->ch->fd);
+	err = rs_add(s);
 	if (err < 0)
 		rs_put(s);
 	return rs_return(err);
@@ -131,7 +131,7 @@ static int answer(struct rs *s, struct sockaddr_storage *peer)
 	err = rs_stream_answer(to_stream(child), s, ev);
 	if (!err) {
 		*peer = to_stream(child)->id->route.addr.dst_storage;
-		err = rs_add(child, to_stream(child)->ch->fd);
+		err = rs_add(child);
 	}
 	if (err >= 0)
 		return err;

@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include "datagram.h"
 #include "stream.h"
 
 /* Where an option that is a number is kept, or NULL. */
@@ -73,7 +74,9 @@ static uint16_t *of_rdma(struct rs *s, int name)
 
 static bool is_made(struct rs *s)
 {
-	return s->type == SOCK_STREAM && to_stream(s)->state > RS_LISTENING;
+	if (s->type == SOCK_DGRAM)
+		return to_datagram(s)->ports;
+	return to_stream(s)->state > RS_LISTENING;
 }
 
 static int set_rdma(struct rs *s, int name, int value)

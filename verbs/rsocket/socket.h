@@ -71,7 +71,7 @@ struct rs_ops {
 struct rs {
 	const struct rs_ops *ops;
 	int domain, type;
-	int fd;		  /* its number; the socket's own until it is freed */
+	int fd;		  /* its number, a descriptor of its own */
 	unsigned int refs; /* of the table and of calls under way; table.c's lock */
 	pthread_mutex_t lock;
 	/* lock */
@@ -93,7 +93,7 @@ static inline ssize_t rs_return(ssize_t r)
 
 /* table.c */
 void rs_init(struct rs *s, const struct rs_ops *ops, int domain, int type);
-int rs_add(struct rs *s, int fd);  /* gives it a number: fd, or -errno */
+int rs_add(struct rs *s);	   /* s->fd becomes its number, which is returned; or -errno */
 struct rs *rs_enter(int fd);	   /* with its lock held; NULL: there is none, errno is EBADF */
 void rs_leave(struct rs *s);
 struct rs *rs_get(int fd); /* without its lock; NULL: an ordinary descriptor */
@@ -115,7 +115,7 @@ int rs_sleep(struct rs *s, int ms); /* 0, or -errno: -EINTR, -ETIMEDOUT */
  */
 int rs_wait(struct rs *s, int err, int flags);
 
-/* stream_ops.c, datagram.c: sockets that have no number yet, or NULL with errno */
+/* stream_ops.c, datagram_ops.c: sockets that have no number yet, or NULL with errno */
 struct rs *rs_new_stream(int domain);
 struct rs *rs_new_datagram(int domain);
 

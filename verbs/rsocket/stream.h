@@ -60,7 +60,7 @@ struct rs_stream {
 	unsigned int controls; /* under way */
 	unsigned int send_size; /* requests in the queue, if none is under way */
 
-	/* receive.c */
+	/* data.c: what is received */
 	struct rs_sge *offers; /* of the peer; it writes here */
 	struct rs_iomap *iomaps;
 	uint16_t niomaps;
@@ -74,7 +74,7 @@ struct rs_stream {
 	uint16_t rx_seq, rx_told; /* messages of data; and when the peer was told of credits */
 	uint32_t *msgs;	  /* of iWARP, one for each receive */
 
-	/* send.c */
+	/* and what is sent */
 	uint8_t *sbuf;
 	uint32_t ssize, spos, sfree;
 	uint16_t tx_seq, tx_end; /* messages of data; the first that may not be sent */
@@ -134,7 +134,7 @@ bool rs_stream_progress(struct rs_stream *st);
 int rs_tell_mappings(struct rs_stream *st); /* -EAGAIN: not yet */
 void rs_free_mappings(struct rs_stream *st);
 
-/* receive.c, send.c */
+/* data.c */
 ssize_t rs_stream_recv(struct rs *s, struct rs_cursor *c, int flags,
 		       struct sockaddr_storage *from);
 ssize_t rs_stream_send(struct rs *s, struct rs_cursor *c, const struct sockaddr *to,

@@ -270,5 +270,6 @@ struct rs *rs_new_stream(int domain)
 		errno = err;
 		return NULL;
 	}
+	st->s.fd = st->ch->fd;
 	return &st->s;
 }

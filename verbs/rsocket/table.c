@@ -20,10 +20,10 @@ void rs_init(struct rs *s, const struct rs_ops *ops, int domain, int type)
 				      .rq_size = 384, .inline_size = 64, .keepidle = 7200 };
 }
 
-int rs_add(struct rs *s, int fd)
+int rs_add(struct rs *s)
 {
+	int want, err = 0, fd = s->fd;
 	struct rs **more;
-	int want, err = 0;
 
 	pthread_mutex_lock(&lock);
 	if (fd >= size) {
@@ -38,10 +38,8 @@ int rs_add(struct rs *s, int fd)
 			err = -ENOMEM;
 		}
 	}
-	if (!err) {
+	if (!err)
 		sockets[fd] = s;
-		s->fd = fd;
-	}
 	pthread_mutex_unlock(&lock);
 	return err ? err : fd;
 }

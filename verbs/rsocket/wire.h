@@ -60,6 +60,41 @@ enum {
 	RS_CONTROL_SHUTDOWN = 2, /* nothing more will be sent */
 };
 
+/*
+ * Sockets of datagrams send each other datagrams by queue pairs of UD, each with a header that says
+ * from which UDP port it is. Which queue pair somebody has they ask by UDP: a first datagram goes
+ * that way, and is answered by a message of RS_UDP_CONTROL, without data; either says which queue
+ * pair its sender has. All is in network order.
+ */
+struct rs_datagram_header {
+	uint8_t version; /* 4 or 6: of IP */
+	uint8_t length;	 /* of this header */
+	uint16_t port;
+	uint8_t addr[20]; /* IPv4's 4 octets; or a flow label of 4 octets and IPv6's 16 */
+};
+_Static_assert(sizeof(struct rs_datagram_header) == 24, "as it is on the wire");
+
+struct rs_udp_header {
+	uint32_t tag;
+	uint8_t version;
+	uint8_t op;
+	uint8_t length;
+	uint8_t reserved;
+	uint32_t qpn;
+	uint8_t addr[16]; /* of the sender; IPv4's in the first 4 octets */
+};
+_Static_assert(sizeof(struct rs_udp_header) == 28, "as it is on the wire");
+
+enum {
+	RS_DATAGRAM_LEN4 = 8, /* of the headers with an address of IPv4; whole with one of IPv6 */
+	RS_UDP_LEN4 = 16,
+	RS_UDP_TAG = 0x55555555,
+	RS_UDP_DATA = 0,
+	RS_UDP_CONTROL = 7,
+	RS_DATAGRAM = 2048,	 /* the most octets of one, with its header */
+	RS_DATAGRAM_QKEY = 0x01234567,
+};
+
 static inline uint32_t rs_msg(unsigned int type, uint32_t value)
 {
 	return (uint32_t)type << RS_MSG_BITS | value;

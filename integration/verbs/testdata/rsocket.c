@@ -2,7 +2,9 @@
  * Sockets over RDMA as a program calls them, both ends in this process; and a peer that is none of
  * them and says what it likes.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <endian.h>
 #include <netinet/tcp.h>
@@ -220,15 +222,18 @@ static void lingers(void)
 }
 
 static volatile bool no_memory;
-void *__libc_realloc(void *p, size_t size);
 
 void *realloc(void *p, size_t size)
 {
+	static void *(*next)(void *p, size_t size);
+
 	if (no_memory) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	return __libc_realloc(p, size);
+	if (!next) /* the C library's, or a sanitizer's */
+		next = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
+	return next(p, size);
 }
 
 /* A connection for which there is no memory is refused, and its peer hears of it; the next is not. */
@@ -440,6 +445,208 @@ static void hostile(void)
 	CHECK_EQ(rclose(l), 0);
 }
 
+/* A socket of datagrams, bound to the server's address, or any, or to nothing. */
+enum bound { UNBOUND, SPECIFIC, ANY };
+
+static int datagram(enum bound bound, struct sockaddr_in *at)
+{
+	int s = rsocket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+	socklen_t len = sizeof(*at);
+
+	CHECK(s >= 0);
+	*at = server_addr();
+	if (bound == UNBOUND)
+		return s;
+	if (bound == ANY)
+		at->sin_addr.s_addr = 0;
+	CHECK_EQ(rbind(s, (struct sockaddr *)at, sizeof(*at)), 0);
+	CHECK_EQ(rgetsockname(s, (struct sockaddr *)at, &len), 0);
+	CHECK(at->sin_port != 0);
+	CHECK_ERRNO(rbind(s, (struct sockaddr *)at, sizeof(*at)), EINVAL);
+	if (bound == ANY)
+		at->sin_addr = server_addr().sin_addr;
+	return s;
+}
+
+static void send_to(int s, const struct sockaddr_in *to, const void *data, size_t len)
+{
+	CHECK_EQ(rsendto(s, data, len, 0, (const struct sockaddr *)to, to ? sizeof(*to) : 0), len);
+}
+
+/* Looks at both: a socket answers who asks for its queue pair when it is looked at. */
+static void wait_both(int for_one, int other)
+{
+	struct pollfd p[2] = { { .fd = for_one, .events = POLLIN }, { .fd = other } };
+
+	CHECK(rpoll(p, 2, VT_PATIENCE) > 0);
+	CHECK_EQ(p[0].revents, POLLIN);
+	CHECK_EQ(p[1].revents, 0);
+}
+
+/* Datagrams of many lengths, there and back: by UDP first, and then by queue pairs. */
+static void exchange(int a, const struct sockaddr_in *to, int b)
+{
+	static const int lengths[] = { 3, 0, 1, 56, 57, 1000, 1016 };
+	struct sockaddr_in from;
+	char out[1016], in[1100];
+	unsigned int i, k;
+
+	for (i = 0; i < 40; i++) {
+		int len = lengths[i % (sizeof(lengths) / sizeof(*lengths))];
+		socklen_t n = sizeof(from);
+
+		for (k = 0; k < sizeof(out); k++)
+			out[k] = i + k;
+		send_to(a, to, out, len);
+		wait_both(b, a);
+		CHECK_EQ(rrecvfrom(b, in, sizeof(in), 0, (struct sockaddr *)&from, &n), len);
+		CHECK_EQ(n, sizeof(from));
+		CHECK(!memcmp(in, out, len));
+		send_to(b, &from, out, len);
+		wait_both(a, b);
+		n = sizeof(from);
+		CHECK_EQ(rrecvfrom(a, in, sizeof(in), 0, (struct sockaddr *)&from, &n), len);
+		CHECK_EQ(from.sin_addr.s_addr, to->sin_addr.s_addr);
+		CHECK_EQ(from.sin_port, to->sin_port);
+		CHECK(!memcmp(in, out, len));
+	}
+	CHECK_ERRNO(rrecv(a, in, sizeof(in), 0), EAGAIN);
+	CHECK_ERRNO(rrecv(b, in, sizeof(in), 0), EAGAIN);
+}
+
+static void datagrams(void)
+{
+	struct sockaddr_in at_a, at_b, at_c, peer, bad;
+	socklen_t len = sizeof(peer);
+	char in[8], large[2049] = { 0 };
+	int a = datagram(SPECIFIC, &at_a), b = datagram(UNBOUND, &at_b), c, one = 1, i;
+
+	CHECK_ERRNO(rsend(b, "x", 1, 0), EDESTADDRREQ);
+	CHECK_ERRNO(rgetpeername(b, (struct sockaddr *)&peer, &len), ENOTCONN);
+	CHECK_ERRNO(rshutdown(b, SHUT_WR), ENOTCONN);
+	CHECK_ERRNO(rlisten(b, 1), EOPNOTSUPP);
+	CHECK_ERRNO(raccept(b, NULL, NULL), EOPNOTSUPP);
+	CHECK_ERRNO(riomap(b, large, sizeof(large), 0, 0, 0), EOPNOTSUPP);
+	exchange(b, &at_a, a);
+	/* what is too long is said, not lost */
+	CHECK_ERRNO(rsendto(b, large, sizeof(large), 0, (struct sockaddr *)&at_a, sizeof(at_a)),
+		    EMSGSIZE);
+	bad = at_a;
+	bad.sin_family = AF_INET6;
+	CHECK_ERRNO(rsendto(b, large, 1, 0, (struct sockaddr *)&bad, sizeof(bad)), EAFNOSUPPORT);
+	CHECK_ERRNO(rsendto(b, large, 1, 0, (struct sockaddr *)&at_a, 4), EINVAL);
+	bad = at_a;
+	bad.sin_port = 0;
+	CHECK_ERRNO(rsendto(b, large, 1, 0, (struct sockaddr *)&bad, sizeof(bad)), EINVAL);
+	/* a part of one, and one that stays */
+	send_to(b, &at_a, "abcdef", 6);
+	wait_both(a, b);
+	CHECK_EQ(rrecv(a, in, 2, MSG_PEEK | MSG_TRUNC), 6);
+	CHECK_EQ(rrecv(a, in, 4, 0), 4);
+	CHECK(!memcmp(in, "abcd", 4));
+	CHECK_ERRNO(rrecv(a, in, sizeof(in), 0), EAGAIN);
+	/* a number is one socket's; and what sizes there are is fixed when it has one */
+	c = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK_ERRNO(rbind(c, (struct sockaddr *)&at_a, sizeof(at_a)), EADDRINUSE);
+	CHECK_EQ(rclose(c), 0);
+	CHECK_ERRNO(rsetsockopt(a, SOL_RDMA, RDMA_RQSIZE, &one, sizeof(one)), EINVAL);
+	/* of one that is connected the peer alone is heard */
+	c = datagram(ANY, &at_c);
+	CHECK_EQ(rconnect(b, (struct sockaddr *)&at_a, sizeof(at_a)), 0);
+	len = sizeof(peer);
+	CHECK_EQ(rgetpeername(b, (struct sockaddr *)&peer, &len), 0);
+	CHECK_EQ(peer.sin_port, at_a.sin_port);
+	exchange(c, &at_a, a);
+	exchange(a, &at_c, c);
+	CHECK_EQ(rsend(b, "to a", 4, 0), 4);
+	wait_both(a, b);
+	CHECK_EQ(rrecvfrom(a, in, sizeof(in), 0, (struct sockaddr *)&at_b, &len), 4);
+	for (i = 0; i < 3; i++)
+		send_to(c, &at_b, "from c", 6);
+	send_to(a, &at_b, "from a", 6);
+	wait_both(b, c);
+	CHECK_EQ(rrecv(b, in, sizeof(in), 0), 6);
+	CHECK(!memcmp(in, "from a", 6));
+	CHECK_EQ(rshutdown(b, SHUT_RDWR), 0);
+	CHECK_ERRNO(rsend(b, "x", 1, 0), EPIPE);
+	CHECK_EQ(rrecv(b, in, sizeof(in), 0), 0);
+	CHECK_EQ(rclose(a), 0);
+	CHECK_EQ(rclose(b), 0);
+	CHECK_EQ(rclose(c), 0);
+	CHECK_ERRNO(rsend(a, "x", 1, 0), EBADF);
+}
+
+/* An RNIC has no datagrams, and says so. */
+static void no_datagrams(void)
+{
+	CHECK_ERRNO(rsocket(AF_INET, SOCK_DGRAM, 0), EOPNOTSUPP);
+	CHECK_ERRNO(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), EOPNOTSUPP);
+}
+
+/* What a stranger says by UDP, at an address of the host. */
+struct question {
+	uint32_t tag;
+	uint8_t version, op, length, reserved;
+	uint32_t qpn;
+	uint8_t addr[4];
+	char data[4];
+};
+
+static void say_udp(int u, const struct sockaddr_in *to, struct question q, size_t len)
+{
+	CHECK_EQ(sendto(u, &q, len, 0, (const struct sockaddr *)to, sizeof(*to)), len);
+}
+
+static void strangers(void)
+{
+	struct question good = { .tag = htobe32(0x55555555), .version = 4, .length = 16,
+				 .qpn = htobe32(1), .data = "good" }, q, heard;
+	struct sockaddr_in at, own = server_addr(), from;
+	int s = datagram(SPECIFIC, &at), u = socket(AF_INET, SOCK_DGRAM, 0);
+	struct pollfd p = { .fd = u, .events = POLLIN };
+	socklen_t len = sizeof(own);
+	char in[16];
+	size_t n;
+
+	CHECK_EQ(bind(u, (struct sockaddr *)&own, sizeof(own)), 0);
+	CHECK_EQ(getsockname(u, (struct sockaddr *)&own, &len), 0);
+	/* none of these is a question: no answer, and nothing to be read */
+	for (n = 0; n < 16; n++)
+		say_udp(u, &at, good, n);
+	q = good;
+	q.tag = htobe32(0x55555556);
+	say_udp(u, &at, q, sizeof(q));
+	q = good;
+	q.version = 6;
+	say_udp(u, &at, q, sizeof(q));
+	q = good;
+	q.length = 28;
+	say_udp(u, &at, q, sizeof(q));
+	q = good;
+	q.op = 3; /* it says who it is, and asks nothing */
+	say_udp(u, &at, q, sizeof(q));
+	say_udp(u, &at, good, sizeof(good));
+	wait_for(s, POLLIN);
+	len = sizeof(from);
+	CHECK_EQ(rrecvfrom(s, in, sizeof(in), 0, (struct sockaddr *)&from, &len), 4);
+	CHECK(!memcmp(in, "good", 4));
+	CHECK_EQ(from.sin_port, own.sin_port);
+	CHECK_ERRNO(rrecv(s, in, sizeof(in), 0), EAGAIN);
+	CHECK_EQ(poll(&p, 1, VT_PATIENCE), 1);
+	CHECK_EQ(recv(u, &heard, sizeof(heard), 0), 16);
+	CHECK_EQ(heard.tag, htobe32(0x55555555));
+	CHECK_EQ(heard.version, 4);
+	CHECK_EQ(heard.op, 7);
+	CHECK_EQ(heard.length, 16);
+	CHECK(be32toh(heard.qpn) > 1 && be32toh(heard.qpn) < 1 << 24);
+	CHECK(!memcmp(heard.addr, &at.sin_addr, 4));
+	CHECK_EQ(poll(&p, 1, 0), 0);
+	/* a queue pair that is nobody's: what is sent to it is lost */
+	send_to(s, &own, "lost", 4);
+	CHECK_EQ(rclose(s), 0);
+	close(u);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "calls", calls }, { "full", full },
@@ -447,7 +654,10 @@ int main(int argc, char **argv)
 						{ "nothing", nothing }, { "normal", normal },
 						{ "lingers", lingers },
 						{ "full_memory", full_memory },
-						{ "hostile", hostile }, { NULL, NULL } };
+						{ "hostile", hostile },
+						{ "datagrams", datagrams },
+						{ "no_datagrams", no_datagrams },
+						{ "strangers", strangers }, { NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
@@ -26,6 +27,7 @@ type idHandler struct {
 	// events read them.
 	mu     sync.Mutex
 	ids    []deviceID      // +checklocks:mu
+	udp    *relay.Relay    // or nil; +checklocks:mu
 	opts   abi.ConnOptions // +checklocks:mu
 	idOpts abi.IDOptions   // +checklocks:mu
 }
@@ -386,6 +388,7 @@ func (h *idHandler) Query() abi.CMQueryReply {
 }
 
 func (h *idHandler) Close() error {
+	h.closeUDP()
 	h.replace(nil)
 	return nil
 }
@@ -461,6 +464,9 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		}
 		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local",
 			out.Src.AddrPort(), "remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
+		if r := h.udpRelay(); r != nil && ev.Type == vnic.CMDeviceRemoval {
+			go r.Close() // the network goes, too
+		}
 		if ev.Type != vnic.CMConnectRequest {
 			if err := h.id.Push(out); err != nil {
 				sd.s.log.Debug("connection event lost", "event", ev.Type, "err", err)

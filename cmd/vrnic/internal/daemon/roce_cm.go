@@ -2,10 +2,13 @@ package daemon
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -65,6 +68,49 @@ func (d *device) sends(group netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// OpenUDP gives the program the UDP port with the number that h is bound to.
+func (h *idHandler) OpenUDP(packets *osmem.Packets) error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	at := b.cm.Local()
+	if at.Addr().IsUnspecified() || at.Port() == 0 {
+		return syscall.EINVAL
+	}
+	if h.udpRelay() != nil {
+		return syscall.EBUSY
+	}
+	r, err := relay.Start(packets, func(receive func(netip.AddrPort, []byte)) (relay.Port, error) {
+		return b.sd.dev.station.OpenUDP(at, receive)
+	})
+	if err != nil {
+		return errno(err)
+	}
+	h.s.relays = append(h.s.relays, r)
+	h.mu.Lock()
+	h.udp = r
+	h.mu.Unlock()
+	if b.sd.dev.gone.Load() { // meanwhile: its end has not found it
+		r.Close()
+	}
+	return nil
+}
+
+func (h *idHandler) udpRelay() *relay.Relay {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.udp
+}
+
+// closeUDP takes the UDP port back.
+func (h *idHandler) closeUDP() {
+	if r := h.udpRelay(); r != nil {
+		h.s.relays = slices.DeleteFunc(h.s.relays, func(o *relay.Relay) bool { return o == r })
+		r.Close()
+	}
 }
 
 // Join joins a group of datagrams. EOPNOTSUPP on iWARP.

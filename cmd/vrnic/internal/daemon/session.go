@@ -12,6 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -31,7 +32,9 @@ type session struct {
 	// within are the stations of the client's network, if it has come by the socket for those.
 	within []station
 
-	lends bool // its own memory: LendMem was called; the control goroutine's
+	// the control goroutine's
+	lends  bool           // its own memory: LendMem was called
+	relays []*relay.Relay // of the UDP ports that its ids have
 }
 
 var _ server.Handler = (*session)(nil)
@@ -140,6 +143,9 @@ func (s *session) LendMem() error {
 func (s *session) Close(cause error) {
 	for _, sd := range s.devs {
 		sd.shutdown()
+	}
+	for _, r := range s.relays {
+		r.Close()
 	}
 	for _, sd := range s.devs {
 		sd.wait()

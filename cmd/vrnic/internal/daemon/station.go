@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/internal/hostnet"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -36,6 +37,8 @@ type station interface {
 	LinkUp()
 	// FindDuplicates tells, later, which of its addresses somebody else on the link has, too.
 	FindDuplicates(found func(addr netip.Addr, holder frame.MAC))
+	// OpenUDP opens a UDP port; what comes there is given to receive, which does not wait.
+	OpenUDP(at netip.AddrPort, receive func(from netip.AddrPort, data []byte)) (relay.Port, error)
 	// Stat adds the totals of TCP and SCTP.
 	Stat(row *DevStat)
 	// Finish ends what outlives queue pairs for a moment, while there is a network still; Close the
@@ -77,6 +80,15 @@ func (s stackStation) OnSwitch() bool        { return true }
 func (s stackStation) LinkUp()               { s.stack.LinkUp() }
 func (s stackStation) FindDuplicates(found func(netip.Addr, frame.MAC)) {
 	s.stack.FindDuplicates(found)
+}
+
+func (s stackStation) OpenUDP(at netip.AddrPort, receive func(netip.AddrPort, []byte)) (relay.Port,
+	error) {
+	p, err := s.Network.OpenUDP(at, receive)
+	if err != nil {
+		return nil, err // not p: a nil *stacknet.UDPPort is no nil Port
+	}
+	return p, nil
 }
 
 func (s stackStation) Finish() error { return s.Network.Close() }
@@ -146,6 +158,15 @@ func (s hostStation) LinkUp()                                    {}
 func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
 
 func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }
+
+func (s hostStation) OpenUDP(at netip.AddrPort, receive func(netip.AddrPort, []byte)) (relay.Port,
+	error) {
+	p, err := s.Network.OpenUDP(at, receive)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
 
 func (s hostStation) Stat(row *DevStat) {
 	row.tcpStat = newHostTCPStat(s.TCP().Stats())

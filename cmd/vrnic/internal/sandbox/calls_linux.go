@@ -97,6 +97,7 @@ func allowed(c Config, processes bool) seccomp.SyscallRules {
 	anyOf(unix.SYS_PRCTL, 0, unix.PR_SET_VMA, unix.PR_SET_NAME, unix.PR_SET_TIMERSLACK)
 	anyOf(unix.SYS_FCNTL, 1, unix.F_GETFL, unix.F_SETFL, unix.F_GETFD, unix.F_SETFD,
 		unix.F_DUPFD_CLOEXEC, unix.F_ADD_SEALS, unix.F_GET_SEALS)
+	anyOf(unix.SYS_SOCKETPAIR, 0, unix.AF_UNIX) // of which a program gets one end
 	if processes {
 		for _, nr := range []uintptr{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
 			unix.SYS_PIDFD_OPEN, unix.SYS_READLINKAT} {
