@@ -11,8 +11,19 @@
 
 enum { PIECE = 64 << 10 };
 
-/* Octets on their way in one direction. */
+struct stream;
+
+/* A direction. Calls return what read(2) and write(2) do, and do not wait. */
+struct direction {
+	ssize_t (*take)(const struct socket *s, void *buf, size_t len);
+	ssize_t (*give)(const struct socket *s, const void *buf, size_t len);
+	void (*ended)(struct stream *t, int err); /* no more comes: err is why, 0 if that is all */
+	void (*refused)(struct stream *t, int err); /* nobody takes any more */
+};
+
+/* Octets on their way. */
 struct way {
+	const struct direction *to;
 	uint8_t *buf;
 	size_t at, len;
 	bool ended; /* no more will come */
@@ -59,103 +70,106 @@ static bool await(struct socket *s)
 	return true;
 }
 
-static bool room(struct way *w)
+static ssize_t take_program(const struct socket *s, void *buf, size_t len)
 {
-	if (!w->buf)
-		w->buf = malloc(PIECE);
-	return w->buf;
+	return recv(s->end, buf, len, MSG_DONTWAIT);
 }
 
-/* A step of what the program has written: whether there was one. */
-static bool step_out(struct stream *t)
+static ssize_t give_peer(const struct socket *s, const void *buf, size_t len)
 {
-	struct way *w = &t->out;
-	ssize_t n;
-
-	if (!w->len && !w->ended && !w->empty) {
-		if (!room(w)) {
-			t->reset = true;
-			return false;
-		}
-		n = recv(t->s->end, w->buf, PIECE, MSG_DONTWAIT);
-		if (n > 0) {
-			w->at = 0;
-			w->len = n;
-		} else if (!n) {
-			w->ended = true;
-		} else if (errno == EAGAIN) {
-			w->empty = true;
-			return false;
-		} else {
-			t->reset = true; /* the program has gone with data that it did not read */
-			return false;
-		}
-	}
-	if (w->len && !w->full) {
-		n = rsend(t->s->rs, w->buf + w->at, w->len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n > 0) {
-			w->at += n;
-			w->len -= n;
-		} else if (n < 0 && errno == EAGAIN) {
-			w->full = true;
-			return false;
-		} else {
-			t->err = n < 0 && errno != EPIPE ? errno : 0;
-			w->len = 0;
-			w->ended = true;
-			shutdown(t->s->end, SHUT_RD);
-		}
-		return true;
-	}
-	return false;
+	return rsend(s->rs, buf, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void in_over(struct stream *t, int err)
+/* An error: the program has gone with data that it did not read. */
+static void program_ended(struct stream *t, int err)
 {
-	socket_verdict(t->s, err);
+	t->reset |= err != 0;
+	t->out.ended = true;
+}
+
+static void peer_refused(struct stream *t, int err)
+{
+	t->err = err == EPIPE ? 0 : err;
+	t->out.ended = true;
+	shutdown(t->s->end, SHUT_RD);
+}
+
+static const struct direction outwards = { take_program, give_peer, program_ended, peer_refused };
+
+static ssize_t take_peer(const struct socket *s, void *buf, size_t len)
+{
+	return rrecv(s->rs, buf, len, MSG_DONTWAIT);
+}
+
+static ssize_t give_program(const struct socket *s, const void *buf, size_t len)
+{
+	return send(s->end, buf, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void peer_ended(struct stream *t, int err)
+{
+	socket_verdict(t->s, err ? err : t->err);
 	shutdown(t->s->end, SHUT_WR);
+	t->in.ended = true;
+	t->reset |= err != 0;
+}
+
+static void program_refused(struct stream *t, int err)
+{
+	(void)err; /* it does not read any more */
 	t->in.ended = true;
 }
 
-/* A step of what the peer has sent. */
-static bool step_in(struct stream *t)
+static const struct direction inwards = { take_peer, give_program, peer_ended, program_refused };
+
+/* Takes a piece of what comes: whether there was any, or its end. */
+static bool take(struct stream *t, struct way *w)
 {
-	struct way *w = &t->in;
 	ssize_t n;
 
-	if (!w->len && !w->ended && !w->empty) {
-		if (!room(w)) {
-			t->reset = true;
-			return false;
-		}
-		n = rrecv(t->s->rs, w->buf, PIECE, MSG_DONTWAIT);
-		if (n > 0) {
-			w->at = 0;
-			w->len = n;
-		} else if (n < 0 && errno == EAGAIN) {
-			w->empty = true;
-			return false;
-		} else {
-			in_over(t, n ? errno : t->err);
-			t->reset |= n < 0;
-			return true;
-		}
+	if (!w->buf)
+		w->buf = malloc(PIECE);
+	if (!w->buf) {
+		t->reset = true;
+		return false;
 	}
-	if (w->len && !w->full) {
-		n = send(t->s->end, w->buf + w->at, w->len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n > 0) {
-			w->at += n;
-			w->len -= n;
-		} else if (n < 0 && errno == EAGAIN) {
-			w->full = true;
-			return false;
-		} else {
-			w->len = 0; /* the program does not read any more */
-			w->ended = true;
-		}
-		return true;
+	n = w->to->take(t->s, w->buf, PIECE);
+	w->empty = n < 0 && errno == EAGAIN;
+	if (n > 0) {
+		w->at = 0;
+		w->len = n;
+	} else if (!w->empty) {
+		w->to->ended(t, n ? errno : 0);
 	}
-	return false;
+	return !w->empty;
+}
+
+/* Gives what there is of one: whether anybody has taken some, or will take no more. */
+static bool give(struct stream *t, struct way *w)
+{
+	ssize_t n = w->to->give(t->s, w->buf + w->at, w->len);
+
+	w->full = n < 0 && errno == EAGAIN;
+	if (n > 0) {
+		w->at += n;
+		w->len -= n;
+	} else if (!w->full) {
+		w->len = 0;
+		w->to->refused(t, n ? errno : 0);
+	}
+	return !w->full;
+}
+
+/* Whether there was anything to do. */
+static bool step(struct stream *t, struct way *w)
+{
+	bool any = false;
+
+	if (!w->len && !w->ended && !w->empty)
+		any = take(t, w);
+	if (w->len && !w->full)
+		any |= give(t, w);
+	return any;
 }
 
 /* Sleeps until one of what has stopped goes on; false: that is over. */
@@ -218,8 +232,8 @@ static void carry(struct stream *t)
 	bool said = false, any;
 
 	do {
-		any = step_out(t);
-		any |= step_in(t);
+		any = step(t, &t->out);
+		any |= step(t, &t->in);
 		if (t->out.ended && !t->out.len && !said && !t->reset) {
 			said = true;
 			t->reset = dropped(t->s);
@@ -233,7 +247,7 @@ static void carry(struct stream *t)
 
 void *stream_run(void *arg)
 {
-	struct stream t = { .s = arg };
+	struct stream t = { .s = arg, .out.to = &outwards, .in.to = &inwards };
 
 	if (await(t.s)) {
 		(void)rfcntl(t.s->rs, F_SETFL, O_NONBLOCK); /* so are those that are accepted */
