@@ -107,6 +107,8 @@ func TestChangeCommands(t *testing.T) {
 		{[]string{"port", "add", "x"}, exitUsage, "want tap:NAME"},
 		{[]string{"port", "add", "unix-listen:" + dir + "/p"}, exitFailed, "given up to listen"},
 		{[]string{"port", "add", "unix-connect:" + dir + "/p"}, exitFailed, "given up to connect"},
+		{[]string{"port", "add", "vxlan:7,local=127.0.0.1,remote=127.0.0.2"}, exitFailed,
+			"given up to make sockets of the host"},
 		{[]string{"limit", "wings=1"}, exitUsage, `"wings" is not known`},
 		{[]string{"limit", "--socket"}, exitUsage, ""},
 	} {

@@ -76,7 +76,7 @@ func upCommand() *cli.Command {
 				"address of this host, but for link-local ones, and the loopback's if there are others"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]], unix-listen:PATH or " +
-				"unix-connect:PATH"},
+				"unix-connect:PATH or vxlan:VNI,local=ADDR,remote=ADDR[,remote=ADDR]...[,port=N]"},
 			&cli.StringSliceFlag{Name: "ipoib",
 				Usage: "an IP interface over a device, `SPEC`; see above"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",

@@ -210,6 +210,8 @@ func (d *Daemon) able(c *change, lent *Lent) error {
 			give = "to make TAPs: vrnic port add " + s.String() + " hands it one"
 		case s.Kind == PortUnixListen && on != nil:
 			give = "to listen: start it with that port, or with --sandbox off"
+		case s.Kind == PortVXLAN && on != nil && !confined.Internet:
+			give = "to make sockets of the host: start it with that port, or with --sandbox off"
 		case s.Kind == PortUnixConnect && on != nil && !confined.Connects:
 			give = "to connect: start it with a unix-connect port, or with --sandbox off"
 		default:
@@ -360,7 +362,7 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 				return o.String() == s.String()
 			})
 			back.add(func() error { return d.removePort(d.portList()[len(d.portList())-1]) })
-			wayOut = wayOut || s.Kind == PortTap
+			wayOut = wayOut || s.Kind.silent()
 			now = then
 		}
 	}

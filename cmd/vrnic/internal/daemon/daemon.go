@@ -151,7 +151,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	d.undo.add(d.finishStations)
 	d.undo.add(d.impaired.Close)
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
-	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind == PortTap }) {
+	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind.silent() }) {
 		for _, dev := range d.devices { // other ports say when there is somebody to ask
 			d.findDuplicates(dev)
 		}

@@ -128,8 +128,25 @@ func (d *Daemon) openPort(spec PortSpec, lent *Lent, onLink func(bool, error)) (
 			return nil, err
 		}
 		return u.Close, nil
+	case PortVXLAN:
+		v, err := port.OpenVXLAN(d.sw, spec.vxlan())
+		if err != nil {
+			return nil, err
+		}
+		d.tellTooLong(v)
+		return v.Close, nil
 	default:
 		return nil, &ConfigError{fmt.Errorf("unknown kind %v", spec.Kind)}
+	}
+}
+
+// tellTooLong has the log say which devices send packets that are too long for a segment.
+func (d *Daemon) tellTooLong(v *port.VXLAN) {
+	for _, dev := range d.deviceList() {
+		if dev.station.OnSwitch() && dev.mtu() > v.MTU() {
+			d.log.Warn("a segment does not carry the longest packets of a device: give it a smaller mtu",
+				"port", v.Name(), "device", dev.spec.Name, "mtu", dev.mtu(), "carries", v.MTU())
+		}
 	}
 }
 

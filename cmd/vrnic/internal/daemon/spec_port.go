@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vrnic/vrnic/netstack/port"
 )
 
 // A PortKind says what a port of the switch leads to.
@@ -15,13 +18,17 @@ const (
 	PortTap         PortKind = iota + 1 // the host kernel, or a network namespace of its
 	PortUnixListen                      // one peer after the other on a stream socket of ours
 	PortUnixConnect                     // a stream socket of another
+	PortVXLAN                           // a segment of RFC 7348, with other hosts
 )
 
 var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen",
-	PortUnixConnect: "unix-connect"}
+	PortUnixConnect: "unix-connect", PortVXLAN: "vxlan"}
 
 // PortKinds are the words that specifications begin with.
 func PortKinds() []string { return slices.Clone(portKinds[PortTap:]) }
+
+// silent reports whether a port of the kind does not tell when there is somebody behind it.
+func (k PortKind) silent() bool { return k == PortTap || k == PortVXLAN }
 
 func (k PortKind) String() string {
 	if k == 0 || int(k) >= len(portKinds) {
@@ -48,19 +55,32 @@ type PortSpec struct {
 	// made: port.NetNSCookie.
 	Cookie uint64
 	Path   string // unix-listen, unix-connect
+	// VXLAN: the segment; Name is its number in words.
+	VXLAN   uint32
+	Local   netip.Addr
+	Remotes []netip.Addr
+	UDPPort uint16 // at all ends; 0: the one that is assigned
 }
 
 // ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]][,container]
-// [,netns-cookie=N], unix-listen:PATH or unix-connect:PATH. A path of the latter two is the whole
-// rest, commas included.
+// [,netns-cookie=N], unix-listen:PATH, unix-connect:PATH or
+// vxlan:VNI,local=ADDR,remote=ADDR[,remote=ADDR]...[,port=N]. A path is the whole rest, commas
+// included.
 func ParsePort(s string) (PortSpec, error) {
 	kind, rest, found := strings.Cut(s, ":")
 	k := slices.Index(portKinds[:], kind)
 	if !found || k <= 0 {
-		return PortSpec{}, fmt.Errorf("port %q: want tap:NAME, unix-listen:PATH or unix-connect:PATH", s)
+		return PortSpec{}, fmt.Errorf("port %q: want tap:NAME, unix-listen:PATH, unix-connect:PATH or "+
+			"vxlan:VNI,local=ADDR,remote=ADDR", s)
 	}
 	p := PortSpec{Kind: PortKind(k)}
-	if p.Kind != PortTap {
+	switch p.Kind {
+	case PortVXLAN:
+		if err := p.parseVXLAN(rest); err != nil {
+			return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
+		}
+		return p, nil
+	case PortUnixListen, PortUnixConnect:
 		p.Path = rest
 		if err := checkSocketPath(rest); err != nil {
 			return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
@@ -126,20 +146,94 @@ func ParsePort(s string) (PortSpec, error) {
 	return p, nil
 }
 
+// parseVXLAN reads what stands behind vxlan:.
+func (p *PortSpec) parseVXLAN(s string) error {
+	name, options, more := strings.Cut(s, ",")
+	vni, err := strconv.ParseUint(name, 10, 32)
+	if err != nil || vni > port.MaxVNI {
+		return fmt.Errorf("VNI %q is not a number from 0 to %d", name, port.MaxVNI)
+	}
+	p.VXLAN, p.Name = uint32(vni), strconv.FormatUint(vni, 10)
+	if err := eachOption(options, more, func(key, value string) (err error) {
+		switch key {
+		case "local":
+			p.Local, err = parseEnd(p.Local, key, value)
+		case "remote":
+			var end netip.Addr
+			if end, err = parseEnd(netip.Addr{}, key, value); len(p.Remotes) == maxAddrs {
+				err = fmt.Errorf("more than %d remote ends", maxAddrs)
+			}
+			p.Remotes = append(p.Remotes, end)
+		case "port":
+			n, nerr := strconv.ParseUint(value, 10, 16)
+			if nerr != nil || n == 0 || p.UDPPort != 0 {
+				return fmt.Errorf("port=%s: want one UDP port, of all ends", value)
+			}
+			p.UDPPort = uint16(n)
+		default:
+			err = fmt.Errorf("unknown option %q (known: local, remote, port)", key)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if !p.Local.IsValid() || len(p.Remotes) == 0 {
+		return fmt.Errorf("a segment has two ends: add local=ADDR, an address of this host, and " +
+			"remote=ADDR")
+	}
+	c := p.vxlan()
+	return c.Check()
+}
+
+// parseEnd reads an end of a segment.
+func parseEnd(old netip.Addr, key, value string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(value)
+	switch {
+	case old.IsValid():
+		return old, fmt.Errorf("%s is given twice", key)
+	case err != nil || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast():
+		return old, fmt.Errorf("%s=%s: want the address of one host, without a prefix length", key, value)
+	}
+	return a, nil
+}
+
+// vxlan is the port, but for its place.
+func (p PortSpec) vxlan() port.VXLANConfig {
+	udp := cmp.Or(p.UDPPort, port.VXLANPort)
+	c := port.VXLANConfig{VNI: p.VXLAN, Name: p.name(), Local: netip.AddrPortFrom(p.Local, udp)}
+	for _, r := range p.Remotes {
+		c.Remotes = append(c.Remotes, netip.AddrPortFrom(r, udp))
+	}
+	return c
+}
+
 // name is what LIST port calls it.
 func (p PortSpec) name() string {
-	if p.Kind == PortTap {
+	switch p.Kind {
+	case PortTap:
 		return p.Name
+	case PortVXLAN:
+		return p.Kind.String() + ":" + p.Name
 	}
 	return p.String()
 }
 
 // String is the form that ParsePort reads.
 func (p PortSpec) String() string {
-	if p.Kind != PortTap {
-		return p.Kind.String() + ":" + p.Path
+	b := []byte(p.Kind.String() + ":" + p.Name + p.Path)
+	switch p.Kind {
+	case PortVXLAN:
+		b = append(b, ",local="+p.Local.String()...)
+		for _, r := range p.Remotes {
+			b = append(b, ",remote="+r.String()...)
+		}
+		if p.UDPPort != 0 {
+			b = fmt.Appendf(b, ",port=%d", p.UDPPort)
+		}
+		return string(b)
+	case PortUnixListen, PortUnixConnect:
+		return string(b)
 	}
-	b := []byte(p.Kind.String() + ":" + p.Name)
 	if p.NetNS != "" {
 		b = append(b, ",netns="+p.NetNS...)
 	}

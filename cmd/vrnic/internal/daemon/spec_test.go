@@ -155,6 +155,15 @@ func TestParsePort(t *testing.T) {
 		}},
 		{"unix-listen:/tmp/a,b:c", PortSpec{Kind: PortUnixListen, Path: "/tmp/a,b:c"}},
 		{"unix-connect:l.sock", PortSpec{Kind: PortUnixConnect, Path: "l.sock"}},
+		{"vxlan:16777215,local=192.0.2.1,remote=192.0.2.2,remote=192.0.2.3,port=8472", PortSpec{
+			Kind: PortVXLAN, Name: "16777215", VXLAN: 1<<24 - 1, UDPPort: 8472,
+			Local:   netip.MustParseAddr("192.0.2.1"),
+			Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")},
+		}},
+		{"vxlan:0,local=2001:db8::1,remote=2001:db8::2", PortSpec{
+			Kind: PortVXLAN, Name: "0", Local: netip.MustParseAddr("2001:db8::1"),
+			Remotes: []netip.Addr{netip.MustParseAddr("2001:db8::2")},
+		}},
 	} {
 		got, err := ParsePort(tt.in)
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
@@ -186,6 +195,24 @@ func TestParsePort(t *testing.T) {
 		{"tap:x,addr=10.0.0.300/24", `"10.0.0.300/24"`},
 		{"unix-listen:", "no path"},
 		{"unix-connect:a\x00b", "zero octet"},
+		{"vxlan:", `VNI ""`},
+		{"vxlan:16777216,local=192.0.2.1,remote=192.0.2.2", "from 0 to 16777215"},
+		{"vxlan:-1,local=192.0.2.1,remote=192.0.2.2", `VNI "-1"`},
+		{"vxlan:7", "add local=ADDR"},
+		{"vxlan:7,local=192.0.2.1", "remote=ADDR"},
+		{"vxlan:7,remote=192.0.2.1", "local=ADDR"},
+		{"vxlan:7,local=192.0.2.1,local=192.0.2.3,remote=192.0.2.2", "local is given twice"},
+		{"vxlan:7,local=0.0.0.0,remote=192.0.2.2", "the address of one host"},
+		{"vxlan:7,local=192.0.2.1/24,remote=192.0.2.2", "without a prefix length"},
+		{"vxlan:7,local=192.0.2.1,remote=239.1.1.1", "the address of one host"},
+		{"vxlan:7,local=192.0.2.1,remote=fe80::1%eth0", "the address of one host"},
+		{"vxlan:7,local=192.0.2.1,remote=2001:db8::1", "not of one kind"},
+		{"vxlan:7,local=192.0.2.1,remote=192.0.2.1", "at both ends"},
+		{"vxlan:7,local=192.0.2.1,remote=192.0.2.2,remote=192.0.2.2", "is given twice"},
+		{"vxlan:7,local=192.0.2.1,remote=192.0.2.2,port=0", "want one UDP port"},
+		{"vxlan:7,local=192.0.2.1,remote=192.0.2.2,port=1,port=2", "want one UDP port"},
+		{"vxlan:7,local=192.0.2.1,remote=192.0.2.2,mtu=9", `unknown option "mtu"`},
+		{"vxlan:7,local=192.0.2.1" + strings.Repeat(",remote=192.0.2.2", 17), "more than 16"},
 		{"unix-connect:" + strings.Repeat("a", 108), "107"},
 	} {
 		_, err := ParsePort(tt.in)
