@@ -3,6 +3,7 @@ package vnic_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -210,11 +211,14 @@ func TestUCPacedBehindPause(t *testing.T) {
 // it: nothing is lost there however many send at once, and one whose peer does not answer keeps
 // none of the others. ROCE-170.
 func TestUCsShareQueue(t *testing.T) {
+	for _, qps := range []int{12, 400} {
+		t.Run(fmt.Sprint(qps), func(t *testing.T) { testUCsShareQueue(t, qps, 720/qps) })
+	}
+}
+
+func testUCsShareQueue(t *testing.T, qps, many int) {
 	synctest.Test(t, func(t *testing.T) {
-		const (
-			queue, delay    = 500, time.Millisecond / 2
-			qps, many, size = 12, 60, 60000
-		)
+		const queue, delay, size = 500, time.Millisecond / 2, 60000
 		var silent packet.QPN // whose answers are lost
 		var under []time.Time // when what is in the queue leaves it
 		var lost atomic.Int64
@@ -242,7 +246,7 @@ func TestUCsShareQueue(t *testing.T) {
 			return false
 		}})
 		qp := rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}
-		var xs, ys [qps]*vnictest.Peer
+		xs, ys := make([]*vnictest.Peer, qps), make([]*vnictest.Peer, qps)
 		for i := range xs {
 			xs[i] = vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many, QP: qp})
 			ys[i] = vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: qp})
@@ -265,7 +269,7 @@ func TestUCsShareQueue(t *testing.T) {
 			t.Errorf("it took %v, of which the silent peer was waited for", took)
 		}
 		for _, y := range ys[1:] {
-			if c := y.QP.Counted(); c.InWrites != many {
+			if c := y.QP.Counted(); c.InWrites != uint64(many) {
 				t.Errorf("%d of %d Writes have come", c.InWrites, many)
 			}
 		}

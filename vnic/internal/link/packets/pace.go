@@ -26,6 +26,8 @@ type control interface {
 	sent(now time.Time, b []byte)
 	// deadline is the earlier of at, if ok is set, and the time that something waits for.
 	deadline(at time.Time, ok bool) (time.Time, bool)
+	// end is called once, when nothing more is sent.
+	end()
 }
 
 // A pace is the control of an unreliable connection without congestion control: it has packets wait
@@ -41,8 +43,9 @@ type control interface {
 //	deaf       go; one in each window is  a CNP comes
 //	           marked
 //
-// The window is small at first, and each CNP doubles it: others may begin at the same time. All of
-// a device have a queue in common, of which the window is never more than a share.
+// The window is small at first, so that all of the device may begin at the same time, and each CNP
+// doubles it. All of a device have a queue in common, of which the window is never more than a
+// share.
 type pace struct {
 	peer   packet.QPN
 	crowd  *crowd // nil: the peer is of this process
@@ -78,22 +81,30 @@ const (
 	mostUnderWay = 480
 	// firstWindow is that of a connection that has not sent lately, leastWindow that of one of very
 	// many.
-	firstWindow, leastWindow = 16, 4
+	firstWindow, leastWindow = 16, 1
 )
 
 // newPace makes that of a connection with packets of mtu octets, which is of crowd; nil: the peer
 // is of this process, and has room for all that one window lets go.
 func newPace(peer packet.QPN, mtu uint32, crowd *crowd) *pace {
 	most := min(roce.WindowOf(mtu)/2, mostUnderWay)
-	p := &pace{peer: peer, crowd: crowd, window: firstWindow, most: most, known: crowd == nil}
-	if crowd == nil {
-		p.window = most
+	p := &pace{peer: peer, crowd: crowd, window: most, most: most, known: crowd == nil}
+	if crowd != nil {
+		crowd.all.Add(1)
+		p.window = crowd.first()
 	}
 	return p
 }
 
+func (p *pace) end() {
+	if p.crowd != nil {
+		p.crowd.all.Add(-1)
+	}
+}
+
 // A crowd are the paced connections of a device: it knows how many of them have sent lately.
 type crowd struct {
+	all    atomic.Int32
 	active atomic.Int32
 
 	mu sync.Mutex
@@ -101,6 +112,12 @@ type crowd struct {
 	period      int64 // +checklocks:mu
 	now, before int32 // +checklocks:mu
 }
+
+// share is what one of n may have under way.
+func share(n int32) int { return max(mostUnderWay/max(int(n), 1), leastWindow) }
+
+// first is the window of one that has not sent lately.
+func (c *crowd) first() int { return min(firstWindow, share(c.all.Load())) }
 
 // lately is a period of a crowd's.
 const lately = 20 * time.Millisecond
@@ -125,8 +142,7 @@ func (p *pace) may() int {
 	if p.crowd == nil {
 		return p.window
 	}
-	share := mostUnderWay / max(int(p.crowd.active.Load()), 1)
-	return max(min(p.window, share), leastWindow)
+	return min(p.window, share(p.crowd.active.Load()))
 }
 
 // join has the crowd know that p sends.
@@ -136,7 +152,7 @@ func (p *pace) join(now time.Time) {
 		return
 	}
 	if period > p.period+1 {
-		p.window = firstWindow
+		p.window = p.crowd.first()
 	}
 	p.period = period
 	p.crowd.sends(period)

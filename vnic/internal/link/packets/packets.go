@@ -246,6 +246,9 @@ func (l *Link) Abort() {
 		l.sending, l.left = false, link.TurnOctets
 		_ = l.route.Send(l) // else the peer asks in vain, as of a packet that is lost
 	}
+	if !l.over {
+		l.control.end()
+	}
 	l.over = true
 	l.local.gone.Store(true)
 	l.local.peer = nil
