@@ -43,7 +43,9 @@ EXPORT int bind(int fd, const struct sockaddr *addr, socklen_t len)
 
 	if (addr && (addr->sa_family == AF_INET || addr->sa_family == AF_INET6)) {
 		q.local = rs_end_of(addr, len);
-		if (q.local.family && rs_is_device(&q.local) && rs_is_stream(fd, &q.family))
+		/* of another family it is the kernel's to refuse */
+		if (q.local.family && rs_is_device(&q.local) && rs_is_stream(fd, &q.family) &&
+		    q.family == addr->sa_family)
 			return replace(fd, &q, true);
 	}
 	return rs_next()->bind(fd, addr, len);
@@ -131,13 +133,21 @@ static bool is_rdma(int fd, const struct sockaddr *addr, socklen_t len, struct r
 		return false;
 	q->remote = rs_end_of(addr, len);
 	if (!q->remote.family || !rs_device_for(&q->remote, &q->local) ||
-	    !rs_is_stream(fd, &q->family))
+	    !rs_is_stream(fd, &q->family) || q->family != addr->sa_family)
 		return false;
 	if (rs_next()->getsockname(fd, (struct sockaddr *)&a, &alen))
 		return false;
 	own = rs_end_of((struct sockaddr *)&a, alen);
 	q->local.port = own.port;
 	return rs_is_any(&own);
+}
+
+/* Of one that is bound over RDMA, what the kernel says of an address that it cannot connect to. */
+static int refuse(const struct rs_name *n, const struct sockaddr *addr, socklen_t len)
+{
+	if (len < (n->family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)))
+		return EINVAL;
+	return n->family == addr->sa_family ? 0 : EAFNOSUPPORT;
 }
 
 EXPORT int connect(int fd, const struct sockaddr *addr, socklen_t len)
@@ -153,7 +163,9 @@ EXPORT int connect(int fd, const struct sockaddr *addr, socklen_t len)
 			q.family = n.family;
 			q.local = n.local;
 			q.remote = rs_end_of(addr, len);
-			err = replace(fd, &q, false) ? errno : await(fd);
+			err = refuse(&n, addr, len);
+			if (!err)
+				err = replace(fd, &q, false) ? errno : await(fd);
 		} else {
 			err = n.kind == RS_KIND_LISTENS ? EISCONN : outcome(fd);
 		}
@@ -253,7 +265,7 @@ static int take(int fd, uint64_t id, int flags)
 EXPORT int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	int got = rs_next()->accept4(fd, addr, len, flags), err = errno;
-	struct rs_name n;
+	struct rs_name n, peer;
 
 	if (got >= 0 || (err != EINVAL && err != EOPNOTSUPP))
 		return got;
@@ -266,8 +278,10 @@ EXPORT int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 		return -1;
 	}
 	got = take(fd, n.id, flags);
-	if (got >= 0 && addr && len && getpeername(got, addr, len))
-		*len = 0; /* it has gone meanwhile */
+	if (got >= 0 && rs_is_ours(got, &peer))
+		give(&peer.remote, peer.family, addr, len); /* it may have gone meanwhile */
+	else if (got >= 0 && addr && len && rs_next()->getpeername(got, addr, len))
+		*len = 0; /* of the kernel's that has gone nobody says whose it was */
 	return got;
 }
 

@@ -144,6 +144,52 @@ static void names(void)
 }
 
 /* Registered before it is connected, as a proxy does. */
+/* The peer of a connection that is over has a name for who accepts it. */
+static void gone(void)
+{
+	struct linger now = { .l_onoff = 1 };
+	struct sockaddr_in at, own, seen = { 0 };
+	socklen_t len = sizeof(own);
+	int l = listener(getenv("VT_SERVER"), &at), s = dial(&at), a;
+
+	CHECK_EQ(getsockname(s, (struct sockaddr *)&own, &len), 0);
+	wait_for(l, POLLIN);
+	CHECK_EQ(setsockopt(s, SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+	CHECK_EQ(close(s), 0);
+	usleep(200000); /* if it has not been seen by now the test is easier */
+	a = accept(l, (struct sockaddr *)&seen, &len);
+	CHECK(a >= 0);
+	CHECK_EQ(len, sizeof(seen));
+	CHECK(!memcmp(&own, &seen, sizeof(own)));
+	CHECK_EQ(close(a), 0);
+	CHECK_EQ(close(l), 0);
+}
+
+/* An address of another family than the socket's is refused, as the kernel refuses its own. */
+static void families(void)
+{
+	struct sockaddr_in at = addr(getenv("VT_SERVER"), 7);
+	struct sockaddr_in6 at6 = { .sin6_family = AF_INET6, .sin6_port = htons(7) };
+	int s = socket(AF_INET, SOCK_STREAM, 0), s6 = socket(AF_INET6, SOCK_STREAM, 0);
+
+	CHECK_EQ(inet_pton(AF_INET6, "fd77::2", &at6.sin6_addr), 1); /* of a device */
+	CHECK_ERRNO(bind(s, (struct sockaddr *)&at6, sizeof(at6)), EAFNOSUPPORT);
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at6, sizeof(at6)), EAFNOSUPPORT);
+	CHECK_ERRNO(bind(s6, (struct sockaddr *)&at, sizeof(at)), EINVAL);
+	CHECK_ERRNO(connect(s6, (struct sockaddr *)&at, sizeof(at)), EINVAL);
+	CHECK(!over_rdma(s));
+	at.sin_port = 0;
+	CHECK_EQ(bind(s, (struct sockaddr *)&at, sizeof(at)), 0);
+	CHECK(over_rdma(s));
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at6, sizeof(at6)), EAFNOSUPPORT);
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at, 4), EINVAL);
+	at6.sin6_port = 0;
+	CHECK_EQ(bind(s6, (struct sockaddr *)&at6, sizeof(at6)), 0);
+	CHECK_ERRNO(connect(s6, (struct sockaddr *)&at, sizeof(at)), EINVAL);
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(s6), 0);
+}
+
 static void waiting(void)
 {
 	struct sockaddr_in at;
@@ -445,7 +491,9 @@ static void killed(void)
 
 int main(int argc, char **argv)
 {
-	static const struct vt_case cases[] = { { "names", names }, { "waiting", waiting },
+	static const struct vt_case cases[] = { { "names", names }, { "gone", gone },
+						{ "families", families },
+						{ "waiting", waiting },
 						{ "ends", ends }, { "shut", shut },
 						{ "much", much },
 						{ "inherited", inherited },
