@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
@@ -76,8 +77,9 @@ type device struct {
 	latency *latency.Totals // for metrics; nil: nobody wants to know
 	// beside is one of RoCE at the same station, which carries datagrams of IP over InfiniBand; nil:
 	// nobody has asked for it.
-	beside *vnic.Device
-	over   bool // of an IP interface: it comes and goes with that
+	beside    *vnic.Device
+	over      bool              // of an IP interface: it comes and goes with that
+	adversary *adversary.Device // nil: octets are placed in their order
 	// gone is set before the device is taken away: nobody begins to use it then.
 	gone atomic.Bool
 }
@@ -219,6 +221,9 @@ func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) (*device,
 		return nil, err
 	}
 	made := &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: rnic}
+	if spec.Adversary != 0 {
+		made.adversary = adversary.New(spec.Adversary)
+	}
 	if d.cfg.Latency {
 		made.latency = new(latency.Totals)
 		rnic.Observe(func(uint32) vnic.RequestWatcher { return made.latency })

@@ -96,7 +96,7 @@ func (h *pdHandler) RegMR(
 		}
 		region.Bytes, region.Release = mem.Bytes(), mem.Release
 	case abi.ModeApp:
-		region.Mem = appMemory{mem}
+		region.Mem = h.c.sd.dev.memory(appMemory{mem})
 	default:
 		return nil, syscall.EINVAL
 	}
@@ -111,6 +111,14 @@ func (h *pdHandler) RegMR(
 		return nil, errno(err)
 	}
 	return &mrHandler{mr}, nil
+}
+
+// memory is how the device reaches a program's own.
+func (d *device) memory(m appMemory) vnic.Memory {
+	if d.adversary != nil {
+		return d.adversary.Memory(m)
+	}
+	return m
 }
 
 // An appMemory is a program's own memory as the RNIC reaches it. Calls can hang.

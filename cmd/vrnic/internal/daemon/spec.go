@@ -46,6 +46,9 @@ type DeviceSpec struct {
 	// life, UserTimeout after how much of it a connection is lost. 0: netstack's defaults; below 0:
 	// never.
 	KeepAlive, UserTimeout time.Duration
+	// Adversary is the seed of a device that places octets in any order: package adversary. 0: it
+	// does not.
+	Adversary uint64
 	// Container: the device comes and goes with a container. It is no part of what is saved, and what
 	// is read again does not take it away.
 	Container bool
@@ -68,9 +71,9 @@ func DefaultDevice() DeviceSpec {
 
 // ParseDevice reads
 // NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce][,dcqcn=on|off][,mtu=N][,mac=MAC]
-// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off][,container], or with an
-// address of the host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for mtu. An
-// error names the part that is wrong; String prints a specification back.
+// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off][,adversary=SEED][,container],
+// or with an address of the host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for
+// mtu. An error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
@@ -111,9 +114,11 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			d.KeepAlive, err = parseTime(key, d.KeepAlive, value)
 		case "user-timeout":
 			d.UserTimeout, err = parseTime(key, d.UserTimeout, value)
+		case "adversary":
+			d.Adversary, err = parseSeed(d.Adversary, value)
 		default:
 			err = fmt.Errorf("unknown option %q (known: addr, host, transport, dcqcn, mtu, mac, "+
-				"sctp-udp, loopback, keepalive, user-timeout, container)", key)
+				"sctp-udp, loopback, keepalive, user-timeout, adversary, container)", key)
 		}
 		return err
 	}, "container")
@@ -222,10 +227,22 @@ func (d DeviceSpec) String() string {
 	}
 	b = appendTime(b, "keepalive", d.KeepAlive)
 	b = appendTime(b, "user-timeout", d.UserTimeout)
+	if d.Adversary != 0 {
+		b = fmt.Appendf(b, ",adversary=%d", d.Adversary)
+	}
 	if d.Container {
 		b = append(b, ",container"...)
 	}
 	return string(b)
+}
+
+func parseSeed(old uint64, value string) (uint64, error) {
+	seed, err := strconv.ParseUint(value, 10, 64)
+	if err != nil || seed == 0 || old != 0 {
+		return 0, fmt.Errorf("adversary=%s: it is given once, a number from 1 to 2^64-1, which it "+
+			"does the same with again", value)
+	}
+	return seed, nil
 }
 
 // HardwareAddr is MAC, or a locally administered unicast address made from the name and the

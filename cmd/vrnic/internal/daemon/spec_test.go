@@ -44,6 +44,9 @@ func TestParseDevice(t *testing.T) {
 		{"x,addr=192.0.2.1/32,container", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, Container: true,
 		}},
+		{"x,addr=192.0.2.1/32,adversary=7", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, Adversary: 7,
+		}},
 		{"x,addr=192.0.2.1/32,keepalive=off,user-timeout=off", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
 			KeepAlive: -1, UserTimeout: -1,
@@ -74,6 +77,9 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"vr/nic,addr=10.0.0.1/24", `"vr/nic"`},
 		{"-x,addr=10.0.0.1/24", `"-x"`},
 		{strings.Repeat("a", 32) + ",addr=10.0.0.1/24", "longer than 31"},
+		{"v,addr=10.0.0.1/24,adversary=0", "adversary=0"},
+		{"v,addr=10.0.0.1/24,adversary=x", "adversary=x"},
+		{"v,addr=10.0.0.1/24,adversary=1,adversary=1", "once"},
 		{"v,addr=10.0.0.1", `"10.0.0.1"`},
 		{"v,addr=10.0.0.1/33", `"10.0.0.1/33"`},
 		{"v,addr=10.0.0.0/24", "network's own"},
