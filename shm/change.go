@@ -86,6 +86,12 @@ func (c *Client) Latency(ctx context.Context, of []string) (*net.UnixConn, error
 	return c.look(ctx, abi.ControlLatency, "", of)
 }
 
+// Trace has the daemon write what happens to requests of a queue pair, DEVICE,qp=N, and the packets
+// of its device, in the form of Capture and for the same users.
+func (c *Client) Trace(ctx context.Context, qp string) (*net.UnixConn, error) {
+	return c.look(ctx, abi.ControlTrace, "", []string{qp})
+}
+
 // look hands the daemon a stream to write to.
 func (c *Client) look(ctx context.Context, verb uint32, key string, at []string) (*net.UnixConn,
 	error) {

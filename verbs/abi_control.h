@@ -67,7 +67,7 @@
 #define VRNIC_NODE_CA			1
 #define VRNIC_NODE_R_N_I_C		4
 
-/* Verbs of CONTROL, and its flags. */
+/* Verbs of CONTROL, and its flags. Key is device, port, limit or impair. */
 #define VRNIC_CONTROL_ADD		1
 #define VRNIC_CONTROL_DEL		2
 #define VRNIC_CONTROL_SET		3
@@ -83,6 +83,11 @@
  * other end has been shut for writing, what requests of theirs have taken meanwhile, in JSON.
  */
 #define VRNIC_CONTROL_LATENCY		6
+/*
+ * VRNIC_CONTROL_TRACE changes nothing: Value is a queue pair as DEVICE,qp=N. What happens to its
+ * requests, and the packets of its device, come to the stream socket that is the descriptor.
+ */
+#define VRNIC_CONTROL_TRACE		7
 
 #define VRNIC_CONTROL_FORCE		1	/* also what ends connections */
 #define VRNIC_CONTROL_OFFLOADS		2	/* the TAP takes super-frames and partial checksums */
@@ -106,6 +111,7 @@
 #define VRNIC_LIST_PEER			14
 #define VRNIC_LIST_NETIF		15
 #define VRNIC_LIST_CONFIG		16
+#define VRNIC_LIST_IMPAIR		17
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
@@ -697,7 +703,7 @@ VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
  * struct vrnic_control_request changes the daemon, for root and the daemon's own user. What verb is
  * done with is value of key, in the words of the command line. A descriptor may come with
  * VRNIC_CONTROL_ADD of a TAP, which it is then; flags say of it what VRNIC_CONTROL_FORCE does not.
- * With VRNIC_CONTROL_CAPTURE and VRNIC_CONTROL_LATENCY one has to come.
+ * With VRNIC_CONTROL_CAPTURE, VRNIC_CONTROL_LATENCY and VRNIC_CONTROL_TRACE one has to come.
  */
 struct vrnic_control_request {
 	uint32_t verb;

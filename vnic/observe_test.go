@@ -52,8 +52,8 @@ type watcher struct {
 	name string
 }
 
-func (w watcher) Taken(_ time.Time, wr *rdma.SendWR) {
-	w.add("%s takes %v %d", w.name, wr.Op, wr.ID)
+func (w watcher) Taken(_ time.Time, wr *rdma.SendWR, behind int) {
+	w.add("%s takes %v %d behind %d", w.name, wr.Op, wr.ID, behind)
 }
 
 func (w watcher) Completed(_ time.Time, wr *rdma.SendWR, st rdma.WCStatus, took time.Duration) {
@@ -114,8 +114,8 @@ func TestObserve(t *testing.T) {
 		}
 		p.WantSend("the Read", is(3, ok))
 		e.settle()
-		took := a.want(t, "a Send and a Read", "a takes SEND 2", "a ends SEND 2: "+ok.String(),
-			"a takes READ 3", "a ends READ 3: "+ok.String())
+		took := a.want(t, "a Send and a Read", "a takes SEND 2 behind 0", "a ends SEND 2: "+ok.String(),
+			"a takes READ 3 behind 0", "a ends READ 3: "+ok.String())
 		if e.local() {
 			one.want(t, "a Read that was over")
 		} else {
@@ -179,8 +179,8 @@ func TestObserveRoCE(t *testing.T) {
 				x.WantSend("the Send", is(2, ok))
 				x.Read(3, 0, 64, y, 0)
 				x.WantSend("the Read", is(3, ok))
-				h.want(t, "two", "x takes SEND 2", "x ends SEND 2: "+ok.String(), "x takes READ 3",
-					"x ends READ 3: "+ok.String())
+				h.want(t, "two", "x takes SEND 2 behind 0", "x ends SEND 2: "+ok.String(),
+					"x takes READ 3 behind 0", "x ends READ 3: "+ok.String())
 			})
 		})
 	}

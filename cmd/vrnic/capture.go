@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/trace"
 	"github.com/vrnic/vrnic/internal/terminal"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/shm"
@@ -195,6 +197,97 @@ func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.
 			if err := end(); err != nil {
 				return n, err
 			}
+		}
+	}
+}
+
+func traceCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "trace",
+		Usage:     "show the conversation of a queue pair as it happens",
+		UsageText: "vrnic trace [-d DEVICE] [--json] [--for TIME] QP",
+		Description: "A line is a request that the daemon has taken (post), one that has ended " +
+			"(complete, receive), or what of it\nis on the wire: an FPDU of MPA, a DDP segment on SCTP, a " +
+			"packet of RoCE (out, in), with the number that\nthe program has given the request, as far as " +
+			"that is known. Within a device there are requests only.\nRoot and the daemon's own user may " +
+			"do it, until interrupted. What the daemon has no room for is counted.",
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.BoolFlag{Name: "json", Usage: "print an object a line"},
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "the queue pair of `DEVICE`"},
+			&cli.DurationFlag{Name: "for", DefaultText: "until interrupted", Usage: "end after `TIME`"},
+		},
+		Action: traceQP,
+	}
+}
+
+func traceQP(c *cli.Context) error {
+	length := c.Duration("for")
+	switch {
+	case c.Args().Len() != 1:
+		return usagef("which queue pair? See %s --help", commandName(c))
+	case c.IsSet("for") && length <= 0:
+		return usagef("--for is above 0")
+	}
+	client, err := dial(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	of, err := findTarget(client, c.Args().First(), c.String("device"))
+	if err != nil {
+		return err
+	}
+	if of.qpn == 0 {
+		return usagef("%s is a device: a queue pair has a number", of.dev)
+	}
+	_, addrs, err := deviceNames(client)
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible(c.Context)
+	defer stop()
+	conn, err := client.Trace(ctx, of.String())
+	if err != nil {
+		return fmt.Errorf("trace: %w", inWords(err))
+	}
+	defer conn.Close()
+	if length > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(ctx, length)
+		defer done()
+	}
+	in, err := capture.NewReader(conn)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })() // it may be closed already
+	out := bufio.NewWriter(c.App.Writer)
+	emit := func(l *trace.Line) error {
+		_, err := fmt.Fprintln(out, l)
+		return err
+	}
+	if c.Bool("json") {
+		e := json.NewEncoder(out)
+		emit = func(l *trace.Line) error { return e.Encode(l) }
+	}
+	t := trace.New(of.dev, of.qpn, capture.NewTable(addrs,
+		func() ([]json.RawMessage, error) { return client.List("qp") }, time.Now), emit)
+	for {
+		if in.Waits() {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+		}
+		p, err := in.Next()
+		if err == nil {
+			err = t.Take(&p)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.Join(t.End(in.Dropped), out.Flush())
+		case err != nil:
+			return errors.Join(err, out.Flush())
 		}
 	}
 }

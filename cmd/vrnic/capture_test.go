@@ -90,6 +90,62 @@ func TestCaptureQP(t *testing.T) {
 	}
 }
 
+// vrnic trace prints the conversation of a queue pair, as text or an object a line, and says in
+// words what cannot be traced.
+func TestTraceQP(t *testing.T) {
+	socket := pingDaemon(t)
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
+		"100000000")
+	trace := func(args ...string) string {
+		var qpn string
+		eventually(t, "a queue pair", func() bool {
+			_, stdout, _ := vrnic("show", "qp", "-d", "left", "--json", "--socket", socket)
+			var rows []struct{ QPN int }
+			if json.Unmarshal([]byte(stdout), &rows) != nil || len(rows) != 1 {
+				return false
+			}
+			qpn = fmt.Sprint(rows[0].QPN)
+			return true
+		})
+		args = append(append([]string{"trace", "--socket", socket, "-d", "left", "--for", "100ms"},
+			args...), qpn)
+		status, stdout, stderr := vrnic(args...)
+		if status != 0 || stderr != "" {
+			t.Fatalf("status %d, %s", status, stderr)
+		}
+		return stdout
+	}
+	eventually(t, "a Send on the wire, and its end", func() bool {
+		text := trace()
+		return strings.Contains(text, " post     SEND wr ") && strings.Contains(text, " out ") &&
+			strings.Contains(text, " Send qn=0 ") && strings.Contains(text, ", success, ")
+	})
+	eventually(t, "the request of a Send on the wire", func() bool {
+		for line := range strings.Lines(trace("--json")) {
+			var l struct {
+				Event, Text string
+				WRID        *uint64 `json:"wr_id"`
+			}
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				t.Fatalf("%v: %s", err, line)
+			}
+			if l.Event == "out" && strings.HasPrefix(l.Text, "Send ") && l.WRID != nil {
+				return true
+			}
+		}
+		return false
+	})
+	for args, want := range map[string]int{"": exitUsage, "1 2": exitUsage, "left": exitUsage,
+		"--for 0s 1": exitUsage, "9999999": exitFailed, "-d middle 1": exitFailed} {
+		status, _, stderr := vrnic(append([]string{"trace", "--socket", socket},
+			strings.Fields(args)...)...)
+		if status != want || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+}
+
 // A capture of all of a connection, until somebody interrupts it, has nothing in it that tshark
 // warns of, but of revision 2 of MPA (RFC 6581), which it does not know.
 func TestCaptureOpensInTshark(t *testing.T) {

@@ -150,7 +150,7 @@ var layers = map[string][]string{
 		module + "internal/stacknet", module + "internal/hostnet", module +
 			"internal/limitlog", module + "internal/cpuprofile", module + "internal/completion", module +
 			"internal/manual", module + "internal/terminal",
-		module + "verbs", module + "verbs/build"},
+		module + "verbs", module + "verbs/build", module + "roce/packet"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":      {std, module + "rdma"},
 	"cmd/vrnic/internal/lab":       {std, module + "netstack", module + "roce/packet"},

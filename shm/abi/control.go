@@ -159,6 +159,9 @@ const (
 	// or is empty for all devices. To the stream socket that is the descriptor comes, when its other
 	// end has been shut for writing, what requests of theirs have taken meanwhile, in JSON.
 	ControlLatency = 6
+	// ControlTrace changes nothing: Value is a queue pair as DEVICE,qp=N. What happens to its
+	// requests, and the packets of its device, come to the stream socket that is the descriptor.
+	ControlTrace = 7
 
 	ControlForce    = 1 // also what ends connections
 	ControlOffloads = 2 // the TAP takes super-frames and partial checksums

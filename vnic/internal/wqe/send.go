@@ -187,7 +187,7 @@ func (r *Requests) takeSend(e *Request) bool {
 	e.state, e.Status, e.vendor, e.Moved, e.Total = queued, 0, 0, 0, 0
 	e.HalfPosted, e.ended = false, nil
 	if w := r.watching(); w != nil {
-		w.take(r.send.tail&r.send.mask, &e.WR)
+		w.take(r.send.tail&r.send.mask, &e.WR, int(r.send.tail-r.send.head))
 	}
 	return true
 }

@@ -10,8 +10,8 @@ import (
 // A Watcher hears of the requests of one queue pair. Who moves messages calls it: it waits for
 // nothing, keeps nothing of what it is given, and calls nothing of the queue pair.
 type Watcher interface {
-	// Taken: a send request was taken from its queue.
-	Taken(at time.Time, wr *rdma.SendWR)
+	// Taken: a send request was taken from its queue. So many before it have not completed.
+	Taken(at time.Time, wr *rdma.SendWR, behind int)
 	// Completed: it has ended as st, so long after that. Not all of them the program hears of.
 	Completed(at time.Time, wr *rdma.SendWR, st rdma.WCStatus, took time.Duration)
 	// Received: a receive has completed.
@@ -61,11 +61,11 @@ func (r *Requests) watching() *watch {
 func (w *watch) now() time.Duration { return time.Since(w.began) + 1 }
 
 // take notes that a request was taken into a slot.
-func (w *watch) take(slot uint32, wr *rdma.SendWR) {
+func (w *watch) take(slot uint32, wr *rdma.SendWR, behind int) {
 	now := w.now()
 	w.taken[slot] = now
 	for _, by := range w.by {
-		by.Taken(w.began.Add(now-1), wr)
+		by.Taken(w.began.Add(now-1), wr, behind)
 	}
 }
 

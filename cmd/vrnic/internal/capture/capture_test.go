@@ -22,6 +22,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/frame/frametest"
+	"github.com/vrnic/vrnic/rdma"
 )
 
 // A sink is a port that takes everything.
@@ -37,6 +38,12 @@ type bench struct {
 	at   *ethswitch.Attachment
 	conn *net.UnixConn
 	done chan struct{} // closed by the capture's end
+	what *capture.Requests
+}
+
+func (b *bench) observe(r *capture.Requests) (stop func()) {
+	b.what = r
+	return func() { b.what = nil }
 }
 
 func newBench(t *testing.T, kind string, snap int) *bench {
@@ -68,8 +75,9 @@ func newBench(t *testing.T, kind string, snap int) *bench {
 		ends[i] = c.(*net.UnixConn)
 	}
 	b.conn = ends[1]
-	if err := capture.Begin(&b.set, sw, []capture.Port{{Name: "a", Kind: kind}}, snap, ends[0],
-		func() { close(b.done) }); err != nil {
+	if err := capture.Begin(&b.set, &capture.Config{Switch: sw, Snap: snap, Conn: ends[0],
+		Ports: []capture.Port{{Name: "a", Kind: kind}}, Requests: b.observe,
+		Done: func() { close(b.done) }}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -134,6 +142,48 @@ func TestCapture(t *testing.T) {
 		<-b.done
 		b.send(t, short, frame.Offload{}) // which nobody sees
 	}
+}
+
+// What happens to requests is told in its place among the packets, and no more behind the end.
+func TestEvents(t *testing.T) {
+	b := newBench(t, "tap", 100)
+	r, err := capture.NewReader(b.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, what := time.Unix(1000, 500), b.what
+	short := frametest.Ethernet(frametest.MAC(1), frametest.MAC(2), 3)
+	wr := &rdma.SendWR{ID: 7, Op: rdma.OpWrite, SGEs: []rdma.SGE{{Length: 5}, {Length: 6}}}
+	b.send(t, short, frame.Offload{})
+	what.Taken(at, wr, 3)
+	b.send(t, short, frame.Offload{})
+	what.Completed(at, wr, rdma.WCFlush, time.Second)
+	what.Received(at, &rdma.WC{ID: 8, ByteLen: 9, Flags: rdma.WCWithImm})
+	what.Taken(at, &rdma.SendWR{ID: 9, Op: rdma.OpSend, Flags: rdma.Inline,
+		Inline: make([]byte, 4)}, 0)
+	for i, want := range []*capture.Event{nil,
+		{Kind: capture.Post, WRID: 7, Op: "WRITE", Length: 11, Behind: 3}, nil,
+		{Kind: capture.Complete, WRID: 7, Op: "WRITE", Length: 11, Status: rdma.WCFlush.String(),
+			Took: time.Second},
+		{Kind: capture.Receive, WRID: 8, Op: "RECV_WITH_IMM", Length: 9, Status: "success"},
+		{Kind: capture.Post, WRID: 9, Op: "SEND", Length: 4}} {
+		p, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (p.Event == nil) != (want == nil) ||
+			want != nil && (*p.Event != *want || !p.Time.Equal(at)) {
+			t.Errorf("%d: %+v of %v, want %+v", i, p.Event, p.Time, want)
+		}
+	}
+	if err := b.conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Error(err)
+	}
+	<-b.done
+	what.Taken(at, wr, 0) // which nobody hears
 }
 
 // Nobody who sends waits for who does not look: what has no room is counted, and nothing is lost

@@ -13,6 +13,10 @@ type Parsed struct {
 	Proto    string // arp, icmp, tcp, udp, sctp, roce; "": another one
 	Src, Dst netip.AddrPort
 	BTH      *BTH
+	// Payload is what UDP, TCP or SCTP carries: of SCTP its chunks. Seq is the number that TCP gives
+	// its first octet.
+	Payload []byte
+	Seq     uint32
 }
 
 // Verbs says that it can be of a queue pair.
@@ -79,10 +83,16 @@ func (p *Parser) Parse(b []byte) (r Parsed) {
 			r.Proto = "icmp"
 		case layers.LayerTypeTCP:
 			r.ports("tcp", uint16(p.tcp.SrcPort), uint16(p.tcp.DstPort))
+			r.Payload, r.Seq = p.tcp.Payload, p.tcp.Seq
+			if p.tcp.SYN {
+				r.Seq++
+			}
 		case layers.LayerTypeSCTP:
 			r.ports("sctp", uint16(p.sctp.SrcPort), uint16(p.sctp.DstPort))
+			r.Payload = p.sctp.Payload
 		case layers.LayerTypeUDP:
 			r.ports("udp", uint16(p.udp.SrcPort), uint16(p.udp.DstPort))
+			r.Payload = p.udp.Payload
 			if p.udp.DstPort == roceUDP && p.bth.parse(p.udp.Payload) {
 				r.Proto, r.BTH = "roce", &p.bth
 			}

@@ -37,7 +37,7 @@ type source struct {
 	once    sync.Once
 }
 
-// A seen is a frame as it was seen.
+// A seen is a frame as it was seen, or what has happened to a request.
 type seen struct {
 	frame.Offload
 	at     time.Time
@@ -45,6 +45,7 @@ type seen struct {
 	in     bool
 	len    int
 	octets []byte
+	event  Event // if it is one, and no frame
 }
 
 // Those of pool i have room for 1<<i octets, or for a whole frame: what waits takes no more than
@@ -73,31 +74,44 @@ type tap struct {
 	in   bool // what goes into the switch comes in: the port is none of a device
 }
 
-// Begin begins a capture of ports of sw, of the first snap octets of each packet, to conn. If that
-// succeeds conn is the capture's, and done is called in the end. Who asked ends it by shutting the
-// other end.
-func Begin(set *onlookers.Set, sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn,
-	done func()) error {
+// A Config says what is captured.
+type Config struct {
+	Switch *ethswitch.Switch
+	Ports  []Port
+	Snap   int // the first octets of each packet
+	// Requests, if set, has what it is given hear of requests until stop is called.
+	Requests func(*Requests) (stop func())
+	// Conn is where it goes. Who asked ends the capture by shutting the other end.
+	Conn *net.UnixConn
+	// Done is called in the end.
+	Done func()
+}
+
+// Begin begins a capture. If that succeeds its Conn is its own.
+func Begin(set *onlookers.Set, cfg *Config) error {
 	return set.Begin(func() (run, end func(), err error) {
-		c, err := open(sw, ports, snap, conn)
+		c, err := open(cfg)
 		if err != nil {
 			return nil, nil, err
 		}
-		return func() { c.run(); done() }, c.close, nil
+		return func() { c.run(); cfg.Done() }, c.close, nil
 	})
 }
 
 // open makes a source.
-func open(sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn) (*source, error) {
-	s := &source{conn: conn, ports: ports, snap: snap, queue: make(chan *seen, maxQueued),
-		stop: make(chan struct{})}
-	for i, p := range ports {
-		remove, err := sw.Tap(p.Name, &tap{s, i, p.Kind != "stack"})
+func open(cfg *Config) (*source, error) {
+	s := &source{conn: cfg.Conn, ports: cfg.Ports, snap: cfg.Snap,
+		queue: make(chan *seen, maxQueued), stop: make(chan struct{})}
+	for i, p := range cfg.Ports {
+		remove, err := cfg.Switch.Tap(p.Name, &tap{s, i, p.Kind != "stack"})
 		if err != nil {
 			s.end()
 			return nil, err
 		}
 		s.remove = append(s.remove, remove)
+	}
+	if cfg.Requests != nil {
+		s.remove = append(s.remove, cfg.Requests(&Requests{s}))
 	}
 	return s, nil
 }
@@ -120,19 +134,24 @@ func (t *tap) See(f *frame.Frame, in bool) {
 		keep = min(n, t.snap)
 	}
 	p := newSeen(keep)
-	if t.octets.Add(p.size()) > maxOctets {
-		t.drop(p)
-		return
-	}
 	p.Offload, p.at, p.port, p.in, p.len = f.Offload, time.Now(), t.port, in == t.in, n
-	p.octets = p.octets[:0]
+	p.octets, p.event = p.octets[:0], Event{}
 	for v := range f.Views() {
 		p.octets = append(p.octets, v[:min(len(v), keep-len(p.octets))]...)
 	}
+	t.enqueue(p)
+}
+
+// enqueue has p written, if there is room.
+func (s *source) enqueue(p *seen) {
+	if s.octets.Add(p.size()) > maxOctets {
+		s.drop(p)
+		return
+	}
 	select {
-	case t.queue <- p:
+	case s.queue <- p:
 	default:
-		t.drop(p)
+		s.drop(p)
 	}
 }
 
@@ -202,6 +221,9 @@ func (s *source) write(w *bufio.Writer, p *seen) (err error) {
 	defer s.release(p)
 	h := head{kind: kindPacket, nanos: p.at.UnixNano(), dropped: s.dropped.Load(),
 		port: uint16(p.port)}
+	if p.event.Kind != "" {
+		return s.happened(w, &h, &p.event)
+	}
 	if p.in {
 		h.in = 1
 	}
@@ -230,6 +252,19 @@ func (s *source) packet(w *bufio.Writer, h *head, b []byte, n int) error {
 		return err
 	}
 	_, err := w.Write(b)
+	return err
+}
+
+func (s *source) happened(w *bufio.Writer, h *head, e *Event) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("event: %w", err)
+	}
+	h.kind, h.length = kindEvent, uint32(len(b))
+	if _, err := w.Write(h.append(nil)); err != nil {
+		return err
+	}
+	_, err = w.Write(b)
 	return err
 }
 

@@ -38,7 +38,8 @@ func TestBoundIsOfMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	s, err := open(sw, []Port{{Name: "a", Kind: "tap"}}, frame.MaxLen, conn.(*net.UnixConn))
+	s, err := open(&Config{Switch: sw, Ports: []Port{{Name: "a", Kind: "tap"}}, Snap: frame.MaxLen,
+		Conn: conn.(*net.UnixConn)})
 	if err != nil {
 		t.Fatal(err)
 	}

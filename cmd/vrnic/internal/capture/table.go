@@ -12,6 +12,12 @@ type QP struct {
 	Dev string
 	Num uint32
 	Who string // the program's name and number
+
+	// Of iWARP, while it is connected: what of, and between whom.
+	Transport     string // tcp, sctp or loop; maybe with +roi
+	Local, Remote netip.AddrPort
+	Markers       string // which side's octets have those of MPA: in, out or both
+	Stream        uint16 // of SCTP
 }
 
 func (q *QP) String() string { return fmt.Sprintf("QP %d of %s (%s)", q.Num, q.Dev, q.Who) }
@@ -41,6 +47,7 @@ type Table struct {
 	next time.Time // before it nobody is asked
 
 	byDev  map[string][]netip.Addr // addresses
+	byName map[name]*QP            // as it was listed last
 	byFlow map[flow]*QP            // of iWARP
 	byNum  map[numbered]*QP        // of RoCE: the device's address, its number
 	byPeer map[[2]numbered]*QP     // of RoCE: the device's address, and the peer's with number
@@ -57,7 +64,18 @@ func NewTable(addrs map[string][]netip.Addr, list func() ([]json.RawMessage, err
 
 func (t *Table) forget() {
 	t.byFlow, t.byNum = make(map[flow]*QP), make(map[numbered]*QP)
-	t.byPeer = make(map[[2]numbered]*QP)
+	t.byPeer, t.byName = make(map[[2]numbered]*QP), make(map[name]*QP)
+}
+
+type name struct {
+	dev string
+	num uint32
+}
+
+// QP is queue pair num of a device, as it is now or was a moment ago; nil: nobody knows it.
+func (t *Table) QP(dev string, num uint32) (*QP, error) {
+	err := t.refresh()
+	return t.byName[name{dev, num}], err
 }
 
 // A row is what is used of a row of `vrnic show qp`.
@@ -69,6 +87,9 @@ type row struct {
 	Local, Remote *string
 	Dest          *uint32 `json:"dest_qpn"`
 	Type          string
+	Transport     string
+	Markers       string
+	Stream        uint16
 }
 
 // refresh asks for the queue pairs, unless it has just done so. What has gone stays known: its last
@@ -98,7 +119,9 @@ func (t *Table) refresh() error {
 }
 
 func (t *Table) add(r *row) {
-	q := &QP{Dev: r.Dev, Num: r.QPN, Who: fmt.Sprintf("%s, pid %d", r.Comm, r.PID)}
+	q := &QP{Dev: r.Dev, Num: r.QPN, Who: fmt.Sprintf("%s, pid %d", r.Comm, r.PID),
+		Transport: r.Transport, Markers: r.Markers, Stream: r.Stream}
+	t.byName[name{r.Dev, r.QPN}] = q
 	if r.Type == "" { // iWARP
 		if r.Local == nil || r.Remote == nil {
 			return
@@ -106,6 +129,7 @@ func (t *Table) add(r *row) {
 		local, err := netip.ParseAddrPort(*r.Local)
 		remote, rerr := netip.ParseAddrPort(*r.Remote)
 		if err == nil && rerr == nil {
+			q.Local, q.Remote = local, remote
 			t.byFlow[flow{local, remote}] = q
 		}
 		return

@@ -25,6 +25,7 @@ const (
 	kindPorts  = 1 // the first: the ports in JSON
 	kindPacket = 2
 	kindEnd    = 3 // the last: how many were dropped in all
+	kindEvent  = 4 // an Event in JSON
 )
 
 // maxRecord bounds a record: more than any frame.
@@ -36,7 +37,7 @@ type Port struct {
 	Kind string `json:"kind"` // as ethswitch has it: stack, tap, unix
 }
 
-// A Packet is one that went through a port.
+// A Packet is one that went through a port, or an Event between packets.
 type Packet struct {
 	Time    time.Time
 	Port    int  // number among Ports
@@ -44,6 +45,7 @@ type Packet struct {
 	Data    []byte
 	Len     int    // that it had, if Data was cut
 	Dropped uint64 // packets that were lost before it
+	Event   *Event // what has happened; nil: it is a packet
 }
 
 type head struct {
@@ -128,6 +130,12 @@ func (c *Reader) Next() (Packet, error) {
 		return Packet{}, err
 	case h.kind == kindEnd:
 		return Packet{}, io.EOF
+	case h.kind == kindEvent:
+		p := Packet{Time: time.Unix(0, h.nanos), Dropped: h.dropped, Event: new(Event)}
+		if json.Unmarshal(c.data, p.Event) != nil {
+			return Packet{}, errBroken
+		}
+		return p, nil
 	case h.kind != kindPacket || int(h.port) >= len(c.Ports):
 		return Packet{}, errBroken
 	}

@@ -424,7 +424,8 @@ func (d *Daemon) remove(dev *device) {
 // Control carries out a change that a client asks for.
 func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
-	if req.Verb == abi.ControlCapture || req.Verb == abi.ControlLatency {
+	switch req.Verb {
+	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace:
 		return fd >= 0, s.look(req.Verb, key, value, fd)
 	}
 	if key == "impair" {
@@ -466,11 +467,14 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 
 // look has somebody look at d over the socket fd, which is d's from now on.
 func (s *session) look(verb uint32, key, value string, fd int) (err error) {
-	what, at := "capture", strings.Split(value, "\n")
-	if verb == abi.ControlCapture {
-		err = s.d.capture(key, at, fd)
-	} else {
-		what, err = "latency", s.d.measure(at, fd)
+	what := "capture"
+	switch verb {
+	case abi.ControlLatency:
+		what, err = "latency", s.d.measure(strings.Split(value, "\n"), fd)
+	case abi.ControlTrace:
+		what, err = "trace", s.d.trace(value, fd)
+	default:
+		err = s.d.capture(key, strings.Split(value, "\n"), fd)
 	}
 	if err != nil {
 		return &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}

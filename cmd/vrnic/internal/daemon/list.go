@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -104,6 +105,7 @@ type qpRow struct {
 	ORD       *uint16  `json:"ord"`
 	RTR       *string  `json:"rtr"` // ready-to-receive message of the handshake
 	EMSS      *int     `json:"emss"`
+	Stream    *int     `json:"stream,omitempty"` // of an SCTP association
 	PD        uint32   `json:"pdn"`
 	SendCQ    uint32   `json:"scqn"`
 	RecvCQ    uint32   `json:"rcqn"`
@@ -128,6 +130,9 @@ func newQPRow(i *vnic.QPInfo) qpRow {
 	}
 	r.Transport, r.Local, r.Remote = &i.Transport, endpoint(i.Local), endpoint(i.Remote)
 	r.IRD, r.ORD = &i.IRD, &i.ORD
+	if strings.HasPrefix(i.Transport, "sctp") {
+		r.Stream = &i.Stream
+	}
 	if i.MPA != 0 { // none on loopback
 		r.MPA, r.Enhanced, r.CRC, r.EMSS = &i.MPA, &i.Enhanced, &i.CRC, &i.EMSS
 		if i.Markers != "" {

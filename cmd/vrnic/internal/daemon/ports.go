@@ -20,6 +20,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/vnic"
 )
 
 // An outlet is a port of the switch that leads out, from addPort to its close.
@@ -298,8 +299,42 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 			f()
 		}
 	}
-	if err := capture.Begin(&d.onlookers, d.sw, ports, n, conn, stop); err != nil {
+	if err := capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports, Snap: n,
+		Conn: conn, Done: stop}); err != nil {
 		stop()
+		return errors.Join(err, conn.Close())
+	}
+	return nil
+}
+
+// trace writes what happens to requests of a queue pair, DEVICE,qp=N, to the stream socket fd,
+// which is d's from now on, and the packets of its device among that, if they are not the kernel's.
+func (d *Daemon) trace(s string, fd int) error {
+	conn, err := streamSocket(fd)
+	if err != nil {
+		return err
+	}
+	dev, qpn, err := d.target(s)
+	if err == nil && qpn == 0 {
+		err = errors.New("one queue pair is traced at a time")
+	}
+	var ports []capture.Port
+	if err == nil && dev.station.OnSwitch() {
+		ports, err = d.captured([]string{dev.spec.Name})
+	}
+	if err == nil {
+		err = capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports,
+			Snap: frame.MaxLen, Conn: conn, Done: func() {},
+			Requests: func(r *capture.Requests) (stop func()) {
+				return dev.vnic.Observe(func(n uint32) vnic.RequestWatcher {
+					if n != qpn {
+						return nil
+					}
+					return r
+				})
+			}})
+	}
+	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	return nil

@@ -77,7 +77,7 @@ func (s *Set) entry(k key) *entry {
 }
 
 // Taken implements vnic.RequestWatcher.
-func (q *QP) Taken(time.Time, *rdma.SendWR) {}
+func (q *QP) Taken(time.Time, *rdma.SendWR, int) {}
 
 // Received implements vnic.RequestWatcher.
 func (q *QP) Received(time.Time, *rdma.WC) {}

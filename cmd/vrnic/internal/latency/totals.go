@@ -46,7 +46,7 @@ type total struct {
 }
 
 // Taken implements vnic.RequestWatcher.
-func (t *Totals) Taken(time.Time, *rdma.SendWR) {}
+func (t *Totals) Taken(time.Time, *rdma.SendWR, int) {}
 
 // Received implements vnic.RequestWatcher.
 func (t *Totals) Received(time.Time, *rdma.WC) {}
