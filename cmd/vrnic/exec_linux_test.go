@@ -104,6 +104,17 @@ func TestExecCheck(t *testing.T) {
 	}
 }
 
+// What nohup(1) has had vrnic ignore the program ignores, too, under --check as without.
+func TestExecCheckIgnored(t *testing.T) {
+	cmd := execCommandOf(t, pingDaemon(t), "--check", "--", "sh", "-c", "kill -HUP $$; echo lives")
+	cmd.Args = slices.Concat([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", cmd.Path},
+		cmd.Args[1:])
+	cmd.Path = "/bin/sh"
+	if got := runToEnd(t, cmd); got.status.ExitStatus() != 0 || got.stdout != "lives\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // forNobody makes a command one of another user's. Its program is copied to where that user can
 // read it.
 func forNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {

@@ -18,7 +18,7 @@ func Run(path string, args, env []string) (int, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// Before it starts: no signal is to end this process and leave the program.
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals)
+	signal.Notify(signals, passed()...)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return 0, err
@@ -41,11 +41,25 @@ func Run(path string, args, env []string) (int, error) {
 	}
 }
 
+// passed are the signals that the program is given: not those that are ignored, by nohup(1) say,
+// which it ignores too as long as nobody here catches them, nor those that are about this process.
+func passed() (list []os.Signal) {
+	const last = 64
+	for s := syscall.Signal(1); s <= last; s++ {
+		switch s {
+		case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPIPE, syscall.SIGKILL, syscall.SIGSTOP:
+			continue
+		}
+		if !signal.Ignored(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // pass gives the program a signal of this process. Those of a terminal's keys it has got itself.
 func pass(p *os.Process, s os.Signal) {
 	switch s {
-	case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPIPE:
-		return
 	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
 		syscall.SIGWINCH:
 		if inForeground() {
