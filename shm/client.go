@@ -311,7 +311,7 @@ var listKinds = map[string]uint32{
 	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
 	"gid": abi.ListGID, "pd": abi.ListPD, "srq": abi.ListSRQ, "mw": abi.ListMW, "peer": abi.ListPeer,
 	"ipoib": abi.ListNetif, "config": abi.ListConfig,
-	"impair": abi.ListImpair,
+	"impair": abi.ListImpair, "fault": abi.ListFault,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

@@ -232,3 +232,79 @@ func beginImpairment(c *cli.Context) error {
 	_, err := fmt.Fprintf(c.App.Writer, "%s %s, seed %d\n", o.Target, o.Direction, o.Seed)
 	return err
 }
+
+// faultCommand has calls of programs fail.
+func faultCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "fault",
+		Usage:     "make calls of programs fail",
+		ArgsUsage: "DEVICE CALL ERROR [after N] [count N] [percent P]",
+		UsageText: "vrnic fault [--seed N] DEVICE CALL ERROR [after N] [count N] [percent P]\n" +
+			"vrnic fault [--seed N] --file FILE\nvrnic fault check FILE\nvrnic fault show [--json]\n" +
+			"vrnic fault off [DEVICE]",
+		Description: "CALL is alloc_pd, reg_mr, alloc_mw, create_cq, create_srq or create_qp; ERROR is " +
+			"ENOMEM, EINVAL,\nEAGAIN, ENOSPC, EPERM, EFAULT or EIO. The first N calls succeed, of those " +
+			"behind them P percent fail,\nN at most. It is for all programs that use the device. FILE has " +
+			"a fault a line. docs/laboratory.md has\nit all. Root and the daemon's own user may do it.",
+		Flags: []cli.Flag{socketFlag(),
+			&cli.Uint64Flag{Name: "seed", DefaultText: "another one each time",
+				Usage: "of all that is by chance: `N`"},
+			&cli.StringFlag{Name: "file", Usage: "read faults from `FILE`"},
+		},
+		Subcommands: []*cli.Command{
+			{Name: "check", Usage: "say what of a file is wrong, without a daemon",
+				UsageText: "vrnic fault check FILE",
+				Action: func(c *cli.Context) error {
+					if c.Args().Len() != 1 {
+						return usagef("which file? See %s --help", commandName(c))
+					}
+					_, err := readFaults(c.Args().First(), "")
+					return err
+				}},
+			{Name: "show", Usage: "print faults, and how often each has fired",
+				Flags: []cli.Flag{socketFlag(), jsonFlag()},
+				Action: asking(func(c *cli.Context, client *shm.Client) error {
+					return printRows(c, client.Rows(c.Context, "fault"))
+				})},
+			{Name: "off", Usage: "end those of a device, or all", UsageText: "vrnic fault off [DEVICE]",
+				Flags: []cli.Flag{socketFlag()},
+				Action: func(c *cli.Context) error {
+					if c.Args().Len() > 1 {
+						return usagef("one device at a time, or none for all; see %s --help", commandName(c))
+					}
+					return change(c, shm.Change{Verb: shm.Del, Key: "fault", Value: c.Args().First()})
+				}},
+		},
+		Action: func(c *cli.Context) error {
+			lines, err := readFaults(c.String("file"), strings.Join(c.Args().Slice(), " "))
+			if err != nil {
+				return err
+			}
+			seed := c.Uint64("seed")
+			if !c.IsSet("seed") {
+				seed = uint64(rand.Uint32())
+			}
+			if err := change(c, shm.Change{Verb: shm.Set, Key: "fault",
+				Value: fmt.Sprintf("%d\n%s", seed, lines)}); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.App.Writer, "seed %d\n", seed)
+			return err
+		},
+	}
+}
+
+// readFaults is a line and the lines of a file, either of which may be "", if they are faults.
+func readFaults(path, line string) (lines string, err error) {
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		line = strings.TrimPrefix(line+"\n"+string(text), "\n")
+	}
+	if _, err := lab.ParseFaults(line); err != nil {
+		return "", usagef("%v", err)
+	}
+	return line, nil
+}

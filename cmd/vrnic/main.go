@@ -80,6 +80,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			captureCommand(),
 			impairCommand(),
 			traceCommand(),
+			faultCommand(),
 			extcapCommand(),
 			pingCommand(),
 			demoCommand(),

@@ -146,7 +146,7 @@ const (
 	NodeRNIC = 4
 )
 
-// Verbs of CONTROL, and its flags. Key is device, port, limit or impair.
+// Verbs of CONTROL, and its flags. Key is device, port, limit, impair or fault.
 const (
 	ControlAdd    = 1
 	ControlDel    = 2
@@ -188,6 +188,7 @@ const (
 	ListNetif  = 15
 	ListConfig = 16
 	ListImpair = 17
+	ListFault  = 18
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

@@ -428,11 +428,15 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace:
 		return fd >= 0, s.look(req.Verb, key, value, fd)
 	}
-	if key == "impair" {
-		if err := s.d.impair(req.Verb, value); err != nil {
+	if key == "impair" || key == "fault" {
+		act := s.d.impair
+		if key == "fault" {
+			act = s.d.fault
+		}
+		if err := act(req.Verb, value); err != nil {
 			return false, &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
 		}
-		s.log.Info("impair", "verb", req.Verb, "what", value, "uid", s.shm.Peer().UID)
+		s.log.Info(key, "verb", req.Verb, "what", value, "uid", s.shm.Peer().UID)
 		return false, nil
 	}
 	force := req.Flags&abi.ControlForce != 0

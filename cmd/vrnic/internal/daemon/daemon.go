@@ -61,6 +61,7 @@ type Daemon struct {
 	closing   chan struct{}               // closed when Close begins
 	onlookers onlookers.Set
 	impaired  lab.Impairments
+	faults    lab.Faults
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error

@@ -372,6 +372,8 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		return only(all, s.d.configRows()), nil
 	case abi.ListImpair:
 		return only(all, s.d.impaired.Rows()), nil
+	case abi.ListFault:
+		return only(all, s.d.faults.Rows()), nil
 	case abi.ListDaemon:
 		return only(all, func(yield func(any) bool) { yield(s.d.newDaemonRow()) }), nil
 	case abi.ListDev:

@@ -3,6 +3,7 @@ package daemon
 import (
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
@@ -20,6 +21,9 @@ type contextHandler struct {
 }
 
 func (c *contextHandler) AllocPD() (server.PDHandler, error) {
+	if err := c.sd.fails(lab.AllocPD); err != nil {
+		return nil, err
+	}
 	ctx, err := c.sd.context()
 	if err != nil {
 		return nil, errno(err)
@@ -32,6 +36,9 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 }
 
 func (c *contextHandler) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
+	if err := c.sd.fails(lab.CreateCQ); err != nil {
+		return nil, err
+	}
 	ctx, err := c.sd.context()
 	if err != nil {
 		return nil, errno(err)
@@ -82,6 +89,9 @@ func (h *pdHandler) Close() error { return errno(h.pd.Close()) }
 func (h *pdHandler) RegMR(
 	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
 ) (server.MRHandler, error) {
+	if err := h.c.sd.fails(lab.RegMR); err != nil {
+		return nil, err
+	}
 	rights, ok := access(req.Access)
 	if !ok {
 		return nil, syscall.EINVAL
@@ -153,6 +163,9 @@ func (h *mrHandler) Close() error              { return errno(h.mr.Close()) }
 
 // AllocMR makes a region without memory.
 func (h *pdHandler) AllocMR(maxLen uint64) (server.MRHandler, error) {
+	if err := h.c.sd.fails(lab.RegMR); err != nil {
+		return nil, err
+	}
 	mr, err := h.pd.AllocMR(maxLen)
 	if err != nil {
 		return nil, errno(err)
@@ -161,6 +174,9 @@ func (h *pdHandler) AllocMR(maxLen uint64) (server.MRHandler, error) {
 }
 
 func (h *pdHandler) AllocMW(typ uint32) (server.MWHandler, error) {
+	if err := h.c.sd.fails(lab.AllocMW); err != nil {
+		return nil, err
+	}
 	mw, err := h.pd.AllocMW(rdma.MWType(typ))
 	if err != nil {
 		return nil, errno(err)
@@ -176,6 +192,9 @@ func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 func (h *pdHandler) CreateSRQ(
 	req *abi.CreateSRQRequest, rings *ring.DaemonSRQ,
 ) (server.SRQHandler, error) {
+	if err := h.c.sd.fails(lab.CreateSRQ); err != nil {
+		return nil, err
+	}
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{
 		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()),
 			MaxPerQP: int(req.MaxPerQP)},

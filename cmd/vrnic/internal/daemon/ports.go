@@ -401,6 +401,31 @@ func (d *Daemon) impair(verb uint32, value string) error {
 	return fmt.Errorf("verb %d is none of impairments", verb)
 }
 
+// fault begins faults, SEED and then their lines, or ends those of a device.
+func (d *Daemon) fault(verb uint32, value string) error {
+	switch verb {
+	case abi.ControlDel:
+		return d.faults.End(value)
+	case abi.ControlSet:
+		head, lines, _ := strings.Cut(value, "\n")
+		seed, err := strconv.ParseUint(head, 10, 64)
+		if err != nil {
+			return fmt.Errorf("seed %q: want a number", head)
+		}
+		all, err := lab.ParseFaults(lines)
+		if err != nil {
+			return err
+		}
+		for _, f := range all {
+			if d.device(f.Device) == nil {
+				return fmt.Errorf("there is no device %s", f.Device)
+			}
+		}
+		return d.faults.Begin(seed, all)
+	}
+	return fmt.Errorf("verb %d is none of faults", verb)
+}
+
 // underName is what stands behind the name of a device, of a port, or of a queue pair, which is
 // DEVICE/QPN.
 func (d *Daemon) underName(name string) (lab.Target, error) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -23,6 +24,9 @@ type qpHandler struct {
 }
 
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
+	if err := h.c.sd.fails(lab.CreateQP); err != nil {
+		return nil, err
+	}
 	send, ok1 := p.SendCQ.(*cqHandler)
 	recv, ok2 := p.RecvCQ.(*cqHandler)
 	if !ok1 || !ok2 {

@@ -186,6 +186,11 @@ type asyncQueue struct {
 	rings  *ring.DaemonQP // of a QP: they hold why it ended
 }
 
+// fails is what a call of the session on the device is made to fail with.
+func (sd *sessionDevice) fails(call string) error {
+	return sd.s.d.faults.Call(sd.dev.spec.Name, call)
+}
+
 // context is the session's context on the device. Only the control goroutine calls it.
 func (sd *sessionDevice) context() (*vnic.Context, error) {
 	sd.mu.Lock()

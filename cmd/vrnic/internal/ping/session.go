@@ -51,8 +51,8 @@ type session struct {
 
 // newSession makes everything up to a QP with a receive posted. access has one entry for each data
 // buffer.
-func newSession(dev rdma.Device, size int, access ...rdma.Access) (s *session, err error) {
-	s = &session{size: size}
+func newSession(dev rdma.Device, size int, access ...rdma.Access) (_ *session, err error) {
+	s := &session{size: size}
 	defer func() {
 		if err != nil {
 			s.close()
