@@ -8,7 +8,7 @@ SIMSEED ?= 1000
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: verbs ## the programs, into bin/
@@ -82,6 +82,17 @@ simulate: ## the same, ten million steps on other seeds: SIMSEED is the first
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
 	.ci/fuzz $(FUZZTIME)
+
+# The engines and the rings, which have code of their own for each architecture, or rest on the
+# order of memory that amd64 gives for free.
+ARM64_TESTS ?= ./iwarp/... ./sctpddp/... ./roi/... ./roce/... ./netstack/sctp/... \
+	./netstack/tcp/recovery ./shm/abi ./shm/ring ./internal/crc32c ./internal/bulk \
+	./internal/prefetch
+
+.PHONY: test-arm64
+# QEMU emulates the processor, not the kernel: packages that ask that for more are not among them.
+test-arm64: ## the protocol engines and the rings as arm64, under qemu-user-static
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static $(ARM64_TESTS)
 
 .PHONY: soak
 soak: ## 100,000 connections come and go, and nothing may grow
