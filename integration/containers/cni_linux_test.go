@@ -261,6 +261,66 @@ func (n *network) reaches(from, to *pod) {
 	}
 }
 
+// With a device the interface is one station with it, which the container sees, and no other one;
+// it comes and goes with the interface, and nothing is left of one that cannot be.
+func TestCNIDevice(t *testing.T) {
+	n := newNetwork(t)
+	n.list = n.config(n.ipam() + `, "mtu": 1400, "device": "transport=roce"`)
+	ctx := context.Background()
+	d := &driver{site: n.site}
+	devices := func(when string, want int) {
+		t.Helper()
+		n.wantLeft(when, want)
+		if got := len(n.show("dev")) - 1; got != want {
+			t.Errorf("%s: %d devices, want %d", when, got, want)
+		}
+	}
+	a, b, lost := newPod(t, "a"), newPod(t, "b"), newPod(t, "lost")
+	for _, p := range []*pod{a, b, lost} {
+		n.add(p)
+		if err := n.cni.CheckNetworkList(ctx, n.list, p.RuntimeConf); err != nil {
+			t.Errorf("CHECK %s: %v", p.ContainerID, err)
+		}
+	}
+	devices("after three", 3)
+	n.run(program(), "reload") // takes none away
+	devices("after the daemon has read its file again", 3)
+	n.reaches(a, b)
+	seen := append(d.sees(a.ns), d.sees(b.ns)...)
+	if len(seen) != 2 || seen[0] == seen[1] {
+		t.Errorf("containers see %v", seen)
+	}
+	for _, row := range n.show("dev") {
+		addr := a.result.IPs[0].Address.String()
+		if row["dev"] == seen[0] && (fmt.Sprint(row["addrs"]) != "["+addr+"]" ||
+			row["mac"] != a.result.Interfaces[0].Mac || row["mtu"] != 1400.0) {
+			t.Errorf("the device is %v, the interface %v of %s", row, a.result.Interfaces[0], addr)
+		}
+	}
+	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{
+		{ContainerID: a.ContainerID, IfName: a.IfName}, {ContainerID: b.ContainerID, IfName: b.IfName}}}
+	if err := n.cni.GCNetworkList(ctx, n.list, valid); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	devices("after GC", 2)
+	n.del(a)
+	n.del(a)
+	devices("after DEL", 1)
+	a.NetNS = "/nowhere"
+	_, err := n.cni.AddNetworkList(ctx, n.list, a.RuntimeConf)
+	n.wantError("ADD", "/nowhere", err)
+	a.NetNS = a.ns.Path()
+	_, err = n.cni.AddNetworkList(ctx, n.config(n.ipam()+
+		`, "device": "transport=roce", "interface": "a/b"`), a.RuntimeConf)
+	n.wantError("ADD", "a/b", err)
+	devices("after what could not be", 1)
+	if err := n.cni.CheckNetworkList(ctx, n.list, b.RuntimeConf); err != nil {
+		t.Errorf("CHECK of the one that is left: %v", err)
+	}
+	n.del(b)
+	devices("in the end", 0)
+}
+
 // Behind another plugin the result has what both have made.
 func TestCNIChained(t *testing.T) {
 	n := newNetwork(t)

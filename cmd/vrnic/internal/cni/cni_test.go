@@ -29,13 +29,15 @@ func TestPortName(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for text, words := range map[string]string{
-		`{`:                                     "configuration",
-		`{"name": 7}`:                           "configuration",
-		`{"name": "n"}`:                         "no ipam",
-		`{"ipam": {}}`:                          "no ipam",
-		`{"ipam": {"type": "x"}, "mtu": 1279}`:  "mtu 1279",
-		`{"ipam": {"type": "x"}, "mtu": -1}`:    "mtu -1",
-		`{"ipam": {"type": "x"}, "mtu": 65522}`: "mtu 65522",
+		`{`:                                    "configuration",
+		`{"name": 7}`:                          "configuration",
+		`{"name": "n"}`:                        "no ipam",
+		`{"ipam": {}}`:                         "no ipam",
+		`{"ipam": {"type": "x"}, "mtu": 1279}`: "mtu 1279",
+		`{"ipam": {"type": "x"}, "mtu": -1}`:   "mtu -1",
+		`{"ipam": {"type": "x"}, "device": "colour=red"}`:                          "unknown option",
+		`{"ipam": {"type": "x"}, "device": "container"}`:                           "container is given once",
+		`{"ipam": {"type": "x"}, "mtu": 65522}`:                                    "mtu 65522",
 		`{"cniVersion": "1.0.0", "ipam": {"type": "x"}, "prevResult": {"ips": 7}}`: "prevResult",
 		`{"cniVersion": "1.1.0", "name": "n", "type": "vrnic-cni", "socket": "/s", "mtu": 1280,
 			"ipam": {"type": "x"}, "prevResult": {"cniVersion": "1.1.0"}}`: "",

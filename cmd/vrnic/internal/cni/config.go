@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 )
 
 // A config is what the network's configuration says to the plugin.
@@ -21,6 +24,9 @@ type config struct {
 	MTU    int    `json:"mtu"`    // of the interface; 0: as it is
 	// Interface is its name, behind a plugin that has made the one that the runtime wants; "": that.
 	Interface string `json:"interface"`
+	// Device has the options of a device that is one station with the interface, in the words of
+	// daemon.ParseDevice; "": there is none.
+	Device string `json:"device"`
 
 	prev *types100.Result // of the plugins in front of this one; nil: it is the first
 }
@@ -42,6 +48,9 @@ func parse(stdin []byte) (*config, error) {
 	if c.IPAM.Type == "" {
 		return nil, invalid(errors.New("no ipam: the interface would have no address"))
 	}
+	if _, err := c.device("rnic", []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}); err != nil {
+		return nil, invalid(err)
+	}
 	if err := version.ParsePrevResult(&c.PluginConf); err != nil {
 		return nil, invalid(err)
 	}
@@ -52,6 +61,24 @@ func parse(stdin []byte) (*config, error) {
 		}
 	}
 	return c, nil
+}
+
+// device is the one that is a station with an interface of these addresses. Its MAC is said, since
+// the interface has it, too.
+func (c *config) device(name string, addrs []netip.Prefix) (daemon.DeviceSpec, error) {
+	s := name + ",container"
+	for _, a := range addrs {
+		s += ",addr=" + a.String()
+	}
+	if c.MTU != 0 {
+		s += fmt.Sprintf(",mtu=%d", c.MTU)
+	}
+	if c.Device != "" {
+		s += "," + c.Device
+	}
+	spec, err := daemon.ParseDevice(s)
+	spec.MAC = spec.HardwareAddr()
+	return spec, err
 }
 
 // face is the name of the interface. The runtime knows the attachment by the one that it wants.
@@ -79,5 +106,10 @@ func networkMark(network string) string { return "c" + digest(network)[:6] }
 func portName(network, container, ifname string) string {
 	return networkMark(network) + digest(container + " " + ifname)[:8]
 }
+
+// deviceName is the name of the device beside a port.
+func deviceName(port string) string { return devicePrefix + port[1:] }
+
+const devicePrefix = "rnic"
 
 func digest(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }

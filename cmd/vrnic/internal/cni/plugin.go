@@ -36,7 +36,7 @@ func (c *config) dial() (*shm.Client, error) {
 	return client, nil
 }
 
-func add(args *skel.CmdArgs) (err error) {
+func add(args *skel.CmdArgs) (failed error) {
 	c, err := parse(args.StdinData)
 	if err != nil {
 		return err
@@ -54,8 +54,8 @@ func add(args *skel.CmdArgs) (err error) {
 		return fmt.Errorf("ipam %s: %w", c.IPAM.Type, err)
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.release(args))
+		if failed != nil {
+			failed = errors.Join(failed, c.release(args))
 		}
 	}()
 	got, err := types100.NewResultFromResult(from)
@@ -66,21 +66,57 @@ func add(args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return err
 	}
-	fd, kind, end, err := port.LendTAP(port.TAPConfig{Name: c.face(args), NetNS: args.Netns,
-		Addrs: addrs, MTU: c.MTU})
+	name := portName(c.Name, args.ContainerID, args.IfName)
+	tap := port.TAPConfig{Name: c.face(args), NetNS: args.Netns, Addrs: addrs, MTU: c.MTU}
+	spec := "tap:" + name + ",container"
+	if c.Device != "" {
+		more, undo, err := c.addDevice(client, deviceName(name), &tap)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if failed != nil {
+				failed = errors.Join(failed, undo())
+			}
+		}()
+		spec += more
+	}
+	fd, kind, end, err := port.LendTAP(tap)
 	if err != nil {
 		return err
 	}
 	face, err := configure(args.Netns, c.face(args), got)
 	if err == nil {
-		err = client.Change(context.Background(), shm.Change{Verb: shm.Add, Key: "port",
-			Value: "tap:" + portName(c.Name, args.ContainerID, args.IfName) + ",container", TAP: fd,
-			Offloads: kind.Offloads, UDP: kind.UDP})
+		err = client.Change(context.Background(), shm.Change{Verb: shm.Add, Key: "port", Value: spec,
+			TAP: fd, Offloads: kind.Offloads, UDP: kind.UDP})
 	}
 	if err := errors.Join(inWords(err), end(err != nil)); err != nil {
 		return err
 	}
 	return types.PrintResult(c.result(got, face), c.CNIVersion)
+}
+
+// addDevice makes the device that is one station with a TAP, to which it gives its MAC. more is
+// what the port is told of it.
+func (c *config) addDevice(client *shm.Client, name string, tap *port.TAPConfig) (more string,
+	undo func() error, err error) {
+	spec, err := c.device(name, tap.Addrs)
+	if err != nil {
+		return "", nil, err
+	}
+	cookie, err := port.NetNSCookie(tap.NetNS)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := client.Change(context.Background(), shm.Change{Verb: shm.Add, Key: "device",
+		Value: spec.String()}); err != nil {
+		return "", nil, inWords(err)
+	}
+	tap.MAC = spec.MAC
+	return fmt.Sprintf(",share=%s,netns-cookie=%d", name, cookie), func() error {
+		return inWords(client.Change(context.Background(), shm.Change{Verb: shm.Del, Key: "device",
+			Value: name, Force: true}))
+	}, nil
 }
 
 // prefixes are the addresses of the interface.
@@ -131,7 +167,8 @@ func del(args *skel.CmdArgs) error {
 	return errors.Join(err, c.release(args))
 }
 
-// remove takes ports from the daemon, if there is one: those of which gone says so.
+// remove takes ports from the daemon, if there is one: those of which gone says so, and the devices
+// beside them.
 func (c *config) remove(gone func(name string) bool) error {
 	client, err := shm.Dial(c.Socket)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -147,6 +184,12 @@ func (c *config) remove(gone func(name string) bool) error {
 		if gone(name) {
 			errs = append(errs, inWords(client.Change(context.Background(), shm.Change{Verb: shm.Del,
 				Key: "port", Value: name, Force: true})))
+		}
+	}
+	for _, name := range client.Devices() {
+		if of, ours := strings.CutPrefix(name, devicePrefix); ours && gone("c"+of) {
+			errs = append(errs, inWords(client.Change(context.Background(), shm.Change{Verb: shm.Del,
+				Key: "device", Value: name, Force: true})))
 		}
 	}
 	return errors.Join(errs...)
@@ -193,6 +236,9 @@ func check(args *skel.CmdArgs) error {
 	name := portName(c.Name, args.ContainerID, args.IfName)
 	if !slices.Contains(names, name) {
 		return fmt.Errorf("the daemon has no port %s: it has started anew, or the port was deleted", name)
+	}
+	if c.Device != "" && !slices.Contains(client.Devices(), deviceName(name)) {
+		return fmt.Errorf("the daemon has no device %s any more", deviceName(name))
 	}
 	if err := checkInterface(args.Netns, c.face(args), c.prev); err != nil {
 		return err
