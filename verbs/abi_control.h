@@ -67,7 +67,7 @@
 #define VRNIC_NODE_CA			1
 #define VRNIC_NODE_R_N_I_C		4
 
-/* Verbs of CONTROL, and its flags. Key is device, port, limit or impair. */
+/* Verbs of CONTROL, and its flags. Key is device, port, limit, impair or fault. */
 #define VRNIC_CONTROL_ADD		1
 #define VRNIC_CONTROL_DEL		2
 #define VRNIC_CONTROL_SET		3
@@ -112,6 +112,7 @@
 #define VRNIC_LIST_NETIF		15
 #define VRNIC_LIST_CONFIG		16
 #define VRNIC_LIST_IMPAIR		17
+#define VRNIC_LIST_FAULT		18
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
