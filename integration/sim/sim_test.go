@@ -320,6 +320,8 @@ var found = []struct {
 	{41, 4000, "RoCE: a Read whose answer came late failed for the Send behind it"},
 	{720066, 20000, "RoCE: a queue pair could not be taken to Reset while another call looked for " +
 		"its peer, and no clock ended that wait"},
+	{1216, 17000, "RoCE: a request to connect came behind the next one of its queue pair, and ended " +
+		"that connection as stale"},
 }
 
 func TestAgenda(t *testing.T) {

@@ -32,6 +32,7 @@ type Conn struct {
 
 	m         *Manager
 	state     state
+	since     time.Time // when the peer's QP came to be known
 	active    bool
 	local     netip.Addr
 	peer      netip.Addr

@@ -445,6 +445,7 @@ func TestStale(t *testing.T) {
 	s := newSUT(t)
 	s.listens(service)
 	_, r, q := s.passive()
+	s.pass(4096 << 18)
 	again := s.req()
 	again.QPN = q.QPN
 	all := s.says(again)
@@ -464,6 +465,7 @@ func TestStale(t *testing.T) {
 	s.says(again)
 	c := s.happened(EventRequest).Conn
 
+	s.pass(4096 << 18)
 	again.LocalID++ // and in the middle of a request
 	if x := only[*mad.REJ](t, s.says(again)); x.Reason != mad.StaleConnection {
 		t.Errorf("%+v", x)
@@ -490,6 +492,22 @@ func TestStale(t *testing.T) {
 	s.says(&mad.DREP{LocalID: x.LocalID, RemoteID: x.RemoteID})
 	if e := s.happened(EventDisconnected); e.Conn != c {
 		t.Errorf("%+v", e)
+	}
+}
+
+// A request may come behind the next one of its QP, and is then none of today: RCM-022.
+func TestLateREQ(t *testing.T) {
+	s := newSUT(t)
+	s.listens(service)
+	late := s.req()
+	_, _, q := s.passive()
+	late.QPN = q.QPN
+	s.pass(4096<<18 - 1)
+	silent(t, "late", s.says(late))
+	s.nothing("late")
+	s.pass(1) // no packet is under way for as long
+	if all := s.says(late); len(all) != 2 || all[0].(*mad.REJ).Reason != mad.StaleConnection {
+		t.Errorf("said %+v", all)
 	}
 }
 

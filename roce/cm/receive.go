@@ -28,6 +28,9 @@ func (in *incoming) req(r *mad.REQ) {
 	}
 	end := endKey{in.from, r.GUID, r.QPN}
 	if old := m.connected[end]; old != nil {
+		if in.now.Before(old.since.Add(duration(lifetime))) {
+			return // it may be older than old is (C12)
+		}
 		in.reject(r, mad.StaleConnection)
 		old.stale(in)
 		return
@@ -37,7 +40,7 @@ func (in *incoming) req(r *mad.REQ) {
 		return // the peer asks again, and the program may have answered some by then
 	}
 	c := &Conn{
-		m: m, state: stateAsked, local: in.to, peer: in.from, localID: newID(m, m.conns),
+		m: m, state: stateAsked, since: in.now, local: in.to, peer: in.from, localID: newID(m, m.conns),
 		remoteID: r.LocalID, guid: r.GUID, exchange: in.transaction, listener: l, share: share,
 		half: true, waiting: true, held: true, retries: r.MaxCMRetries & 15, psn: m.psn(), peerQPN: r.QPN,
 		peerPSN: r.StartingPSN, depth: r.ResponderResources, resources: r.InitiatorDepth, mtu: r.PathMTU,
@@ -198,7 +201,7 @@ func (in *incoming) rep(r *mad.REP) {
 	}
 	m.timers.stop(&c.timer)
 	m.connected[end] = c
-	c.state, c.sent, c.peerQPN, c.peerPSN = stateReplied, nil, r.QPN, r.StartingPSN
+	c.state, c.since, c.sent, c.peerQPN, c.peerPSN = stateReplied, in.now, nil, r.QPN, r.StartingPSN
 	c.rnrRetries = r.RNRRetries
 	c.depth, c.resources = min(c.depth, r.ResponderResources), min(c.resources, r.InitiatorDepth)
 	c.tell(Event{
