@@ -105,7 +105,10 @@ func again() int {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `"$@"; exit $?`, "sh", exe},
 		os.Args[1:]...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), insideVariable+"="+dir)
+	// As a plugin this program runs often, and under the race detector would sleep a second at each
+	// end.
+	cmd.Env = append(os.Environ(), insideVariable+"="+dir,
+		"GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Cloneflags: namespaces}
 	err = cmd.Run()
 	var exit *exec.ExitError
