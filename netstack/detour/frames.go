@@ -45,9 +45,10 @@ func (s *Frames) Take(v *ethswitch.Diversion, f *frame.Frame, in bool) bool {
 		return false
 	}
 	f.Plain(func(one *frame.Frame) bool {
-		csum := one.Csum
+		right := one.Csum
 		road.Send(&Packet{Octets: one.AppendTo(make([]byte, 0, one.Len())), L3: p.L3,
 			Arrive: func(k *Packet) {
+				csum := right // of this copy: another may arrive at the same time
 				if k.Wrong {
 					csum = frame.CsumUnverified
 				}

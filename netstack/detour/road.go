@@ -77,13 +77,9 @@ func (r *Road) Send(p *Packet) {
 	}
 	now := r.now()
 	link := r.lane.Link(now)
-	f := link.Carry(now, len(p.Octets))
+	f := link.CarryBehind(r.queue.Len(), now, len(p.Octets))
 	if f.Mark && !markCE(p.Octets[min(p.L3, len(p.Octets)):]) && f.Lose {
 		link.Lost++
-		f.Copies = 0
-	}
-	if n := link.Limit(); n > 0 && f.Copies > 0 && r.queue.Len()+f.Copies > n {
-		link.Overflow++
 		f.Copies = 0
 	}
 	if f.Flip >= 0 && f.Copies > 0 {

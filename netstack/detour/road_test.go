@@ -100,6 +100,49 @@ func TestRoad(t *testing.T) {
 	}
 }
 
+// TestRoadFull: what finds no room takes no time of the bottleneck from what comes behind it.
+func TestRoadFull(t *testing.T) {
+	r := NewRoad(plan(t, "rate 8bit limit 2"), Out, time.Now())
+	defer r.Close()
+	for range 100 {
+		r.Send(&Packet{Octets: make([]byte, 1000), Arrive: func(*Packet) { t.Error("too early") }})
+	}
+	if s, waiting := r.Stats(); s.Overflow != 98 || waiting != 2 {
+		t.Errorf("%+v, %d wait", s, waiting)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	const each = 1000 * time.Second
+	next := r.lane.Link(2*each).Carry(2*each, 1000).At[0]
+	if next < 3*each || next > 4*each {
+		t.Errorf("behind two of %v the third arrives after %v", each, next)
+	}
+}
+
+// TestFramesTwice: the copies of a frame may arrive at the same time.
+func TestFramesTwice(t *testing.T) {
+	sw := ethswitch.New(ethswitch.Config{})
+	in, out := porttest.NewPort(t, sw, "in", true), porttest.NewPort(t, sw, "out", true)
+	road := NewRoad(plan(t, "delay 0 1us duplicate 100% corrupt 100%"), In, time.Now())
+	t.Cleanup(road.Close)
+	if _, err := NewFrames(sw, "in", nil, road, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		if err := out.Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(7), 30),
+			frame.Offload{}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			select {
+			case <-in.Frames:
+			case <-time.After(patience):
+				t.Fatal("no frame comes")
+			}
+		}
+	}
+}
+
 // TestRoadClose: behind Close nothing arrives, also what was on its way.
 func TestRoadClose(t *testing.T) {
 	r := NewRoad(plan(t, "delay 1ms"), Out, time.Now())

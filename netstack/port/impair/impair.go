@@ -50,7 +50,8 @@ type Schedule struct {
 	Queue, Mark int
 	// ECN: what would be lost, but for want of room, is marked instead, if it can be.
 	ECN bool
-	// Limit is how many frames may be on their way; 0: as many as come. It is for who carries them.
+	// Limit is how many frames may be on their way; 0: as many as come. Who carries them says how
+	// many are: Link.CarryBehind.
 	Limit int
 }
 
@@ -115,7 +116,11 @@ type Fate struct {
 
 // Carry says what becomes of the next frame, which has n octets, at least 1, and comes at now. The
 // time counts from anywhere, and does not go back.
-func (l *Link) Carry(now time.Duration, n int) (f Fate) {
+func (l *Link) Carry(now time.Duration, n int) Fate { return l.CarryBehind(0, now, n) }
+
+// CarryBehind is Carry where so many are on their way already. What they leave no room for takes no
+// time of the bottleneck.
+func (l *Link) CarryBehind(waiting int, now time.Duration, n int) (f Fate) {
 	s := &l.s
 	l.Frames++
 	f.Flip = -1
@@ -127,6 +132,15 @@ func (l *Link) Carry(now time.Duration, n int) (f Fate) {
 		l.Lost++
 		return f
 	}
+	f.Copies = 1
+	if twice {
+		f.Copies = 2
+	}
+	if s.Limit > 0 && waiting+f.Copies > s.Limit {
+		l.Overflow++
+		f.Copies = 0
+		return f
+	}
 	first, second := now, now
 	mark := lost
 	if e.early {
@@ -135,6 +149,7 @@ func (l *Link) Carry(now time.Duration, n int) (f Fate) {
 		out, long, ok := l.bottleneck(now, n)
 		if !ok {
 			l.Overflow++
+			f.Copies = 0
 			return f
 		}
 		mark = mark || long
@@ -143,10 +158,10 @@ func (l *Link) Carry(now time.Duration, n int) (f Fate) {
 			first += time.Duration(by * float64(s.Late))
 		}
 	}
-	f.Copies, f.At[0], f.Lose, f.Mark = 1, first, lost, mark
+	f.At[0], f.Lose, f.Mark = first, lost, mark
 	if twice {
 		l.Doubled++
-		f.Copies, f.At[1] = 2, second
+		f.At[1] = second
 	}
 	if e.corrupt {
 		l.Corrupted++
@@ -250,6 +265,3 @@ func (l *Link) lost() bool {
 	}
 	return l.bad
 }
-
-// Limit is how many frames may be on their way; 0: as many as come.
-func (l *Link) Limit() int { return l.s.Limit }
