@@ -154,7 +154,7 @@ func TestRsocketDatagrams(t *testing.T) {
 		d.uid = someUser()
 		p := &place{d, "", [2]string{addr}}
 		top := &topology{"host", p, p}
-		top.runC(t, "rsocket", "datagrams", "strangers")
+		top.runC(t, "rsocket", "datagrams", "strangers", "crowd")
 	})
 	t.Run("iWARP", func(t *testing.T) {
 		top := iwarpTopologies[0].make(t)

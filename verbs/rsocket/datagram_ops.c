@@ -365,14 +365,17 @@ static ssize_t datagram_send(struct rs *s, struct rs_cursor *c, const struct soc
 		return err;
 	if (n > d->port->most - d->port->header.length)
 		return -EMSGSIZE;
-	if (!d->qpn)
-		progress(dg, true); /* perhaps it is known by now */
+	if (!d->qpn || !d->port->nidle) {
+		progress(dg, !d->qpn); /* perhaps it is known by now, or a slot is idle */
+		if (to) /* d has been forgotten if many others have come */
+			err = dest_of(dg, to, len, &d);
+		if (err)
+			return err;
+	}
 	if (!d->qpn) {
 		rs_port_say(d->port, &d->at, RS_UDP_DATA, c);
 		return n;
 	}
-	if (!d->port->nidle)
-		progress(dg, false);
 	err = rs_port_send(d->port, d, c);
 	return err ? err : (ssize_t)n;
 }

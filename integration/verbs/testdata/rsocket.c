@@ -647,6 +647,35 @@ static void strangers(void)
 	close(u);
 }
 
+/* What is remembered of others is bounded: whom something is being sent to may be forgotten. */
+static void crowd(void)
+{
+	struct question q = { .tag = htobe32(0x55555555), .version = 4, .length = 16,
+			      .qpn = htobe32(1) };
+	struct sockaddr_in at, own = server_addr(), other, none = { .sin_family = AF_UNSPEC };
+	int s = datagram(SPECIFIC, &at), u = socket(AF_INET, SOCK_DGRAM, 0), i;
+	struct pollfd p = { .fd = u, .events = POLLIN };
+	socklen_t len = sizeof(own);
+	char in[64];
+
+	CHECK_EQ(bind(u, (struct sockaddr *)&own, sizeof(own)), 0);
+	CHECK_EQ(getsockname(u, (struct sockaddr *)&own, &len), 0);
+	other = own;
+	/* all but one; then somebody is sent to while u, which is one too many, asks */
+	for (i = 1; i < 4096; i++) {
+		other.sin_port = htons(i);
+		CHECK_EQ(rconnect(s, (struct sockaddr *)&other, sizeof(other)), 0);
+		CHECK_EQ(rconnect(s, (struct sockaddr *)&none, sizeof(none)), 0);
+	}
+	other.sin_port = htons(6000);
+	say_udp(u, &at, q, sizeof(q));
+	CHECK_EQ(rsendto(s, "to none", 7, 0, (struct sockaddr *)&other, sizeof(other)), 7);
+	CHECK_EQ(poll(&p, 1, VT_PATIENCE), 1); /* it has looked at the question */
+	CHECK_EQ(recv(u, in, sizeof(in), 0), 16);
+	CHECK_EQ(rclose(s), 0);
+	close(u);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "calls", calls }, { "full", full },
@@ -657,7 +686,8 @@ int main(int argc, char **argv)
 						{ "hostile", hostile },
 						{ "datagrams", datagrams },
 						{ "no_datagrams", no_datagrams },
-						{ "strangers", strangers }, { NULL, NULL } };
+						{ "strangers", strangers }, { "crowd", crowd },
+						{ NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }
