@@ -284,7 +284,7 @@ func runChecked(c *cli.Context, args []string, set launch.Settings) error {
 	if err != nil {
 		return fmt.Errorf("--check: %w", err)
 	}
-	set.Check = l.Name
+	set.Check = l.Address
 	path, env := set.Program.Path, launch.Env(os.Environ(), set)
 	status, err := check.Run(path, args, env)
 	if errors.Is(err, syscall.ENOEXEC) && isText(path) {

@@ -76,6 +76,22 @@ func TestCheckMistakes(t *testing.T) {
 	})
 }
 
+// Who calls exit(3) in the handler of a signal ends, wherever the checker was then.
+func TestCheckExits(t *testing.T) {
+	if sanitize.preload != nil || sanitize.wrapper != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	top := oneDevice(t)
+	d := top.server.in(t)
+	p := d.begin(slices.Concat(d.env(), top.cEnv()), program, "exec", "--check", "--",
+		cProgram(t, "exits", "-rdynamic"))
+	err := p.Wait(cLimit)
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("%s ended with %v, want status 3", p, err)
+	}
+	top.settle()
+}
+
 func (top *topology) findMistake(t *testing.T, name string, lines map[int]string) {
 	t.Helper()
 	found := top.runMistake(t, name+"_wrong")

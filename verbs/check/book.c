@@ -27,17 +27,17 @@ void book_lock(void)
 	int state;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	held = true; /* before it is so: the handler of a signal may come between */
 	pthread_mutex_lock(&lock);
 	cancel = state;
-	held = true;
 }
 
 void book_unlock(void)
 {
 	int state = cancel;
 
-	held = false;
 	pthread_mutex_unlock(&lock);
+	held = false;
 	pthread_setcancelstate(state, NULL);
 }
 

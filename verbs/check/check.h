@@ -181,8 +181,10 @@ void context_adopt(struct ibv_context *c);
 
 /* ---- memory.c ---- */
 
+/* at may have gone while ibv_dereg_mr returns: what is looked at is here. */
 struct mr {
 	struct object o;
+	const char *addr;
 	uint64_t iova;
 	uint32_t rkey;
 	int access;
@@ -198,6 +200,8 @@ enum use { USE_READ, USE_WRITE };
  */
 const char *memory_check(struct ibv_pd *pd, const struct ibv_sge *sge, enum use use,
 			 const struct site *site, const struct object *qp);
+/* With the lock held: whether octets of a request are in a region of its lkey that can be read. */
+bool memory_readable(uint32_t lkey, const char *octets, size_t n);
 /* The domain that a PD stands for: itself, or a parent domain's. With the lock held. */
 struct object *memory_domain(struct ibv_pd *pd);
 
@@ -243,8 +247,19 @@ struct srq {
 	struct queue rq;
 };
 
+/* What a queue pair is asked about by. */
+struct qp_name {
+	struct ibv_qp *at;
+	uint32_t number;
+	char device[IBV_SYSFS_NAME_MAX];
+};
+
+/* What at points to may go at any time, by ibv_close_device too: what is looked at is here. */
 struct qp {
 	struct object o;
+	struct qp_name name;
+	struct ibv_pd *pd;
+	struct ibv_context *context;
 	pthread_mutex_t send, recv; /* requests are kept in the order in which they were posted */
 	struct queue sq, rq;
 	struct cq *send_cq, *recv_cq;
@@ -277,7 +292,7 @@ struct ibv_srq *check_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_a
 /* With the lock held: tells what a queue pair leaves behind that ends, by itself or the program. */
 void qp_last_words(struct qp *qp);
 /* Asks whether messages have found no receive, and tells of it. Not with the lock held. */
-void qp_ask_stalls(struct ibv_qp *ibqp, const struct site *site);
+void qp_ask_stalls(const struct qp_name *name, const struct site *site);
 
 /* ---- post.c, poll.c ---- */
 

@@ -46,8 +46,9 @@ static void tell_leak(struct object *o, void *arg)
 	report_send(&r);
 }
 
+/* Copies: other threads go on, and a device that was closed has taken its queue pairs along. */
 struct asked {
-	struct ibv_qp *qps[MAX_ASKED];
+	struct qp_name qps[MAX_ASKED];
 	int n;
 };
 
@@ -60,7 +61,7 @@ static void last_words(struct object *o, void *arg)
 		return;
 	qp_last_words(qp);
 	if (a->n < MAX_ASKED)
-		a->qps[a->n++] = o->at;
+		a->qps[a->n++] = qp->name;
 }
 
 /* After the program's own functions that run at its end, and those of its libraries. */
@@ -72,6 +73,8 @@ static void at_exit(int status, void *arg)
 	int i;
 
 	(void)arg;
+	if (book_held()) /* the handler of a signal that came then has called exit(3) */
+		return;
 	a.n = 0;
 	book_lock();
 	book_each(KIND_QP, last_words, &a);
@@ -79,7 +82,7 @@ static void at_exit(int status, void *arg)
 		book_each(k, tell_leak, &status);
 	book_unlock();
 	for (i = 0; i < a.n; i++)
-		qp_ask_stalls(a.qps[i], &here);
+		qp_ask_stalls(&a.qps[i], &here);
 }
 
 /* Of glibc; where there is none the status is not known. */

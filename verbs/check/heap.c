@@ -54,11 +54,10 @@ struct freed {
 static void find(struct object *o, void *arg)
 {
 	struct mr *m = container_of(o, struct mr, o);
-	const struct ibv_mr *mr = o->at;
-	uintptr_t begin = (uintptr_t)mr->addr, end = begin + mr->length;
+	uintptr_t begin = (uintptr_t)m->addr, end = begin + o->octets;
 	struct freed *f = arg;
 
-	if (m->lost || o->internal || o->generation != book_generation() || mr->length == SIZE_MAX)
+	if (m->lost || o->internal || o->generation != book_generation() || o->octets == SIZE_MAX)
 		return;
 	if (end > begin && begin < f->end && end > f->begin)
 		f->found = m;
@@ -87,7 +86,7 @@ static void given_back(const char *how, const void *p, size_t n)
 			report_text(&r, "call", how);
 			report_number(&r, "addr", f.begin);
 			report_number(&r, "length", n);
-			report_number(&r, "begin", (uintptr_t)((struct ibv_mr *)f.found->o.at)->addr);
+			report_number(&r, "begin", (uintptr_t)f.found->addr);
 			report_site(&r, "here", &site);
 			report_object(&r, "made", &f.found->o);
 			report_send(&r);

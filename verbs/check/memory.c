@@ -81,6 +81,7 @@ struct object *memory_domain(struct ibv_pd *pd)
 
 static void set_region(struct mr *m, struct ibv_mr *mr, uint64_t iova, int access)
 {
+	m->addr = mr->addr;
 	m->o.octets = mr->length;
 	m->iova = iova;
 	m->access = access;
@@ -184,7 +185,7 @@ static void find_use(struct object *o, void *arg)
 		for (p = queues[k]->head; p && !u->post; p = p->next)
 			for (i = 0; i < p->nsge; i++)
 				if (p->octets[i] && p->sge[i].lkey == u->m->o.number &&
-				    u->m->o.uses[0] == memory_domain(((struct ibv_qp *)o->at)->pd))
+				    u->m->o.uses[0] == memory_domain(qp->pd))
 					u->post = p;
 }
 
@@ -353,5 +354,21 @@ const char *memory_check(struct ibv_pd *pd, const struct ibv_sge *sge, enum use 
 		tell("not-writable", sge, site, qp, &m->o, m->iova, NULL);
 	if (m->lost || m->o.generation != book_generation())
 		return NULL;
-	return (const char *)((struct ibv_mr *)m->o.at)->addr + off;
+	return m->addr + off;
+}
+
+/* Another session's region may have the key of one that has gone. */
+bool memory_readable(uint32_t lkey, const char *octets, size_t n)
+{
+	struct object *o = NULL;
+
+	while ((o = book_number(KIND_MR, lkey, o))) {
+		const struct mr *m = container_of(o, struct mr, o);
+		size_t off = (uintptr_t)octets - (uintptr_t)m->addr;
+
+		if (!m->lost && o->generation == book_generation() && off <= o->octets &&
+		    n <= o->octets - off)
+			return true;
+	}
+	return false;
 }

@@ -8,7 +8,7 @@ static struct qp *qp_of(const struct cq *cq, const struct ibv_context *c, uint32
 	while ((o = book_number(KIND_QP, qpn, o))) {
 		struct qp *qp = container_of(o, struct qp, o);
 
-		if ((qp->send_cq == cq || qp->recv_cq == cq) && ((struct ibv_qp *)o->at)->context == c)
+		if ((qp->send_cq == cq || qp->recv_cq == cq) && qp->context == c)
 			return qp;
 	}
 	return NULL;
@@ -17,19 +17,12 @@ static struct qp *qp_of(const struct cq *cq, const struct ibv_context *c, uint32
 /* The program, or somebody whom it lets write there, has written while the device was reading. */
 static void check_sum(const struct qp *qp, const struct post *p, const struct site *site)
 {
-	struct mr *m;
-	struct object *o;
 	struct report r;
 	int i;
 
-	for (i = 0; i < p->nsge; i++) {
-		if (!p->octets[i])
-			continue;
-		o = book_number(KIND_MR, p->sge[i].lkey, NULL);
-		m = o ? container_of(o, struct mr, o) : NULL;
-		if (!m || m->lost) /* it may not be there any more */
+	for (i = 0; i < p->nsge; i++)
+		if (p->octets[i] && !memory_readable(p->sge[i].lkey, p->octets[i], p->sge[i].length))
 			return;
-	}
 	if (queue_sum(p) == p->sum || !report_begin(&r, "changed", &p->site))
 		return;
 	report_number(&r, "addr", p->nsge ? p->sge[0].addr : 0);

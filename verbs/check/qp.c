@@ -1,5 +1,6 @@
 /* Completion channels and queues, shared receive queues and queue pairs: making and ending them. */
 #include <stddef.h>
+#include <stdio.h>
 
 #include "check.h"
 
@@ -195,6 +196,15 @@ static void use_cq(struct qp *qp, struct cq **at, struct ibv_cq *cq)
 	book_use(&qp->o, *at ? &(*at)->o : NULL);
 }
 
+static void set_name(struct qp_name *name, struct ibv_qp *ibqp)
+{
+	const char *device = next()->ibv_get_device_name(ibqp->context->device);
+
+	name->at = ibqp;
+	name->number = ibqp->qp_num;
+	snprintf(name->device, sizeof(name->device), "%s", device ? device : "");
+}
+
 static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr *attr, bool ex)
 {
 	struct site site;
@@ -219,6 +229,9 @@ static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr 
 		qp->type = ibqp->qp_type;
 		qp->sig_all = attr->sq_sig_all;
 		qp->ex = ex;
+		qp->pd = ibqp->pd;
+		qp->context = ibqp->context;
+		set_name(&qp->name, ibqp);
 		book_set_number(&qp->o, ibqp->qp_num);
 	}
 	book_unlock();
@@ -282,17 +295,16 @@ void qp_last_words(struct qp *qp)
 	report_send(&r);
 }
 
-void qp_ask_stalls(struct ibv_qp *ibqp, const struct site *site)
+void qp_ask_stalls(const struct qp_name *name, const struct site *site)
 {
-	const char *device = next()->ibv_get_device_name(ibqp->context->device);
-	uint64_t stalls = device ? report_ask_stalls(device, ibqp->qp_num) : 0;
+	uint64_t stalls = report_ask_stalls(name->device, name->number);
 	struct report r;
 	struct qp *qp;
 
 	if (!stalls)
 		return;
 	book_lock();
-	qp = book_find(KIND_QP, ibqp);
+	qp = book_find(KIND_QP, name->at);
 	if (qp && report_begin(&r, "no-receive", &qp->o.made)) {
 		report_number(&r, "messages", stalls);
 		report_object(&r, "qp", &qp->o);
@@ -304,6 +316,7 @@ void qp_ask_stalls(struct ibv_qp *ibqp, const struct site *site)
 
 CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 {
+	struct qp_name name;
 	struct site site;
 	struct qp *qp;
 	int err;
@@ -311,11 +324,13 @@ CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	site_take(&site);
 	book_lock();
 	qp = book_find(KIND_QP, ibqp);
+	if (qp)
+		name = qp->name;
 	if (qp && qp->o.generation == book_generation())
 		qp_last_words(qp);
 	book_unlock();
 	if (qp)
-		qp_ask_stalls(ibqp, &site);
+		qp_ask_stalls(&name, &site);
 	event_wait(KIND_QP, ibqp, "ibv_destroy_qp", &site);
 	err = next()->ibv_destroy_qp(ibqp);
 	book_lock();

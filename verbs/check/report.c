@@ -2,6 +2,7 @@
  * What is told: a datagram each, to the socket that $VRNIC_CHECK names, in lines of a name and a
  * value:
  *
+ *	THE SECRET, behind a space in $VRNIC_CHECK
  *	what dead-key
  *	pid 4711
  *	number lkey 305419896
@@ -37,15 +38,17 @@ static const char *const names[KINDS] = {
 
 static struct sockaddr_un listener;
 static socklen_t listener_len;
+static char secret[64]; /* in front of what is told, as who listens expects it */
 
 /* Programs may change their environment. */
 __attribute__((constructor)) static void read_address(void)
 {
-	const char *name = secure_getenv("VRNIC_CHECK");
-	size_t len = name ? strlen(name) : 0;
+	const char *name = secure_getenv("VRNIC_CHECK"), *end = name ? strchr(name, ' ') : NULL;
+	size_t len = end ? (size_t)(end - name) : 0;
 
-	if (!len || len >= sizeof(listener.sun_path) - 1)
+	if (!len || len >= sizeof(listener.sun_path) - 1 || strlen(end + 1) >= sizeof(secret))
 		return;
+	strcpy(secret, end + 1);
 	listener.sun_family = AF_UNIX;
 	memcpy(listener.sun_path + 1, name, len); /* an abstract name */
 	listener_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
@@ -99,7 +102,7 @@ bool report_begin(struct report *r, const char *what, const struct site *once)
 	if (!listener_len || !is_new(what, once))
 		return false;
 	r->n = 0;
-	line(r, "what %s\npid %d\n", what, (int)getpid());
+	line(r, "%s\nwhat %s\npid %d\n", secret, what, (int)getpid());
 	return true;
 }
 
@@ -168,13 +171,13 @@ uint64_t report_ask_stalls(const char *device, uint32_t qpn)
 	struct sockaddr_un own = { .sun_family = AF_UNIX };
 	uint64_t stalls = 0;
 	struct pollfd p;
-	char text[64];
+	char text[256];
 	ssize_t n;
 	int len;
 
 	if (!listener_len)
 		return 0;
-	len = snprintf(text, sizeof(text), "ask-stalls %" PRIu32 " %s\n", qpn, device);
+	len = snprintf(text, sizeof(text), "%s\nask-stalls %" PRIu32 " %s\n", secret, qpn, device);
 	p.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	p.events = POLLIN;
 	if (p.fd < 0)

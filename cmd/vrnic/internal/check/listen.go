@@ -2,6 +2,7 @@ package check
 
 import (
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -21,7 +22,9 @@ type Options struct {
 
 // A Listener takes what the library tells of a program and of those that it starts.
 type Listener struct {
-	Name     string // for the environment of the program
+	Address  string // for the environment of the program
+	name     string // of the socket, which all users of the machine can read
+	secret   string // in front of what is told: others than the program do not know it
 	opts     Options
 	conn     *net.UnixConn
 	end      string // says that all has been told
@@ -36,12 +39,14 @@ const maxDatagram = 16384
 
 // Listen begins to take findings.
 func Listen(opts Options) (*Listener, error) {
-	b := make([]byte, 16)
+	b := make([]byte, 40)
 	_, _ = rand.Read(b) // never fails
-	l := &Listener{Name: "vrnic-check-" + hex.EncodeToString(b[:8]), opts: opts,
-		end: "end " + hex.EncodeToString(b[8:]), done: make(chan struct{}), told: make(map[string]bool)}
+	l := &Listener{name: "vrnic-check-" + hex.EncodeToString(b[:8]), opts: opts,
+		secret: hex.EncodeToString(b[8:24]), end: "end " + hex.EncodeToString(b[24:]),
+		done: make(chan struct{}), told: make(map[string]bool)}
+	l.Address = l.name + " " + l.secret
 	var err error
-	l.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"})
+	l.conn, err = net.ListenUnixgram("unixgram", l.at())
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +56,8 @@ func Listen(opts Options) (*Listener, error) {
 	go l.say(said)
 	return l, nil
 }
+
+func (l *Listener) at() *net.UnixAddr { return &net.UnixAddr{Name: "@" + l.name, Net: "unixgram"} }
 
 func (l *Listener) read(said chan<- string) {
 	defer close(said)
@@ -63,6 +70,10 @@ func (l *Listener) read(said chan<- string) {
 		text := string(b[:n])
 		if text == l.end {
 			return
+		}
+		secret, text, _ := strings.Cut(text, "\n")
+		if subtle.ConstantTimeCompare([]byte(secret), []byte(l.secret)) == 0 {
+			continue // a stranger's
 		}
 		if ask, ok := strings.CutPrefix(text, "ask-stalls "); ok {
 			l.answer(strings.TrimSpace(ask), from)
@@ -136,8 +147,7 @@ func (f *Finding) key() string {
 
 // Close takes what has been told so far, and returns how many findings there were.
 func (l *Listener) Close() (int, error) {
-	to := &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"}
-	conn, err := net.DialUnix("unixgram", nil, to)
+	conn, err := net.DialUnix("unixgram", nil, l.at())
 	if err == nil {
 		_, err = io.WriteString(conn, l.end)
 		conn.Close()

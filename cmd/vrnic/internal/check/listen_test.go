@@ -18,13 +18,14 @@ func tell(t *testing.T, opts Options, datagrams ...string) (string, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"})
+	name, secret, _ := strings.Cut(l.Address, " ")
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: "@" + name, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	for _, d := range datagrams {
-		if _, err := io.WriteString(conn, d); err != nil {
+		if _, err := io.WriteString(conn, secret+"\n"+d); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,12 +73,13 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Who knows the name may send anything; a terminal gets what it can show.
+// A program that writes all over what is told ends nothing; a terminal gets what it can show.
 func TestHostile(t *testing.T) {
 	out, n := tell(t, Options{}, "", "what", "what no-such\n", "what leak\nnumber count many\n",
 		"frame here\n", "object x mr 1\n", strings.Repeat("x", maxDatagram+1),
-		"what busy\ntext call \x1b[2J\nnumber hanging 1\nframe here 1 /a\x07b\n")
-	if n != 1 || strings.ContainsAny(out, "\x1b\x07") {
+		"what busy\ntext call \x1b[2J\nnumber hanging 1\nframe here 1 /a\x07b\nframe \x1b[2J 1 /a\n",
+		"what leak\nnumber count 1\nobject object \x1b 1 1 1\n")
+	if n != 2 || strings.ContainsAny(out, "\x1b\x07") {
 		t.Errorf("%d findings: %q", n, out)
 	}
 	// Each fact has words whatever is missing.
@@ -86,6 +88,29 @@ func TestHostile(t *testing.T) {
 			"%!") {
 			t.Errorf("%s: %d findings: %q", what, n, out)
 		}
+	}
+}
+
+// Each user of the machine can read the socket's name: who knows that alone tells nothing.
+func TestStrangers(t *testing.T) {
+	var out bytes.Buffer
+	l, err := Listen(Options{Out: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, secret, _ := strings.Cut(l.Address, " ")
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: "@" + name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, d := range []string{leak, "\n" + leak, secret[1:] + "\n" + leak} {
+		if _, err := io.WriteString(conn, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := l.Close(); n != 0 || err != nil || out.Len() != 0 {
+		t.Errorf("%d findings, %v: %q", n, err, out.String())
 	}
 }
 
@@ -100,15 +125,16 @@ func TestStalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := &net.UnixAddr{Name: "@" + l.Name, Net: "unixgram"}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + l.Name + "-asks",
+	name, secret, _ := strings.Cut(l.Address, " ")
+	to := &net.UnixAddr{Name: "@" + name, Net: "unixgram"}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + name + "-asks",
 		Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	b := make([]byte, 16)
-	if _, err := conn.WriteToUnix([]byte("ask-stalls 5 vrnic0\n"), to); err != nil {
+	if _, err := conn.WriteToUnix([]byte(secret+"\nask-stalls 5 vrnic0\n"), to); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := conn.Read(b); err != nil || string(b[:k]) != "3" {

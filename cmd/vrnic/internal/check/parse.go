@@ -45,7 +45,7 @@ type Finding struct {
 	Sites   []Site            `json:"sites,omitempty"`
 }
 
-// parse reads what the library tells. It comes from a process that may be anybody's.
+// parse reads what the library tells. A program that is wrong may have written all over it.
 func parse(datagram string) (*Finding, error) {
 	f := &Finding{Numbers: make(map[string]uint64), Texts: make(map[string]string)}
 	for line := range strings.Lines(datagram) {
@@ -57,7 +57,7 @@ func parse(datagram string) (*Finding, error) {
 }
 
 func (f *Finding) add(line string) (err error) {
-	word, rest, _ := strings.Cut(line, " ")
+	word, rest, _ := strings.Cut(printable(line), " ")
 	name, value, _ := strings.Cut(rest, " ")
 	switch word {
 	case "what":
@@ -65,7 +65,7 @@ func (f *Finding) add(line string) (err error) {
 	case "pid":
 		f.PID, err = strconv.Atoi(name)
 	case "text":
-		f.Texts[name] = printable(value)
+		f.Texts[name] = value
 	case "number":
 		f.Numbers[name], err = strconv.ParseUint(value, 10, 64)
 	case "object":
@@ -92,7 +92,7 @@ func (f *Finding) addFrame(role, value string) error {
 		f.Sites = append(f.Sites, Site{Role: role})
 	}
 	s := &f.Sites[len(f.Sites)-1]
-	s.Frames = append(s.Frames, Frame{Module: printable(module), Offset: n})
+	s.Frames = append(s.Frames, Frame{Module: module, Offset: n})
 	return nil
 }
 

@@ -42,12 +42,14 @@ func Run(path string, args, env []string) (int, error) {
 }
 
 // passed are the signals that the program is given: not those that are ignored, by nohup(1) say,
-// which it ignores too as long as nobody here catches them, nor those that are about this process.
+// which it ignores too as long as nobody here catches them, nor those that are about this process,
+// nor those of job control: a terminal stops both, and a shell waits for this one.
 func passed() (list []os.Signal) {
 	const last = 64
 	for s := syscall.Signal(1); s <= last; s++ {
 		switch s {
-		case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPIPE, syscall.SIGKILL, syscall.SIGSTOP:
+		case syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPIPE, syscall.SIGKILL, syscall.SIGSTOP,
+			syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 			continue
 		}
 		if !signal.Ignored(s) {
@@ -60,8 +62,7 @@ func passed() (list []os.Signal) {
 // pass gives the program a signal of this process. Those of a terminal's keys it has got itself.
 func pass(p *os.Process, s os.Signal) {
 	switch s {
-	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
-		syscall.SIGWINCH:
+	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGWINCH:
 		if inForeground() {
 			return
 		}

@@ -3,9 +3,11 @@ package check
 import (
 	"debug/dwarf"
 	"debug/elf"
+	"os"
 	"path/filepath"
 	"sort"
 	"strings"
+	"syscall"
 )
 
 // A symbolizer finds the functions and lines of offsets in files.
@@ -34,11 +36,19 @@ func (s *symbolizer) module(path string) *module {
 // openModule never fails: a file that says nothing has no functions.
 func openModule(path string) *module {
 	m := &module{}
-	f, err := elf.Open(path)
+	// What was mapped may be something else by now, and a FIFO is not waited for.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return m
 	}
-	defer f.Close()
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return m
+	}
+	f, err := elf.NewFile(file)
+	if err != nil {
+		return m
+	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_LOAD {
 			m.progs = append(m.progs, p.ProgHeader)
@@ -72,7 +82,7 @@ func (m *module) function(addr uint64) string {
 	if i == 0 || addr-m.symbols[i-1].Value >= max(m.symbols[i-1].Size, 1) {
 		return ""
 	}
-	return m.symbols[i-1].Name
+	return printable(m.symbols[i-1].Name)
 }
 
 // resolve makes of a frame those that were inlined there, the innermost first.

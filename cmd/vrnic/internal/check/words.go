@@ -184,11 +184,15 @@ func describe(o Object) string {
 	case "cq":
 		return fmt.Sprintf("a completion queue for %d", o.Octets)
 	}
-	name := kinds[o.Kind]
-	if name == "" {
-		name = "object"
-	}
+	name := nameOf(o.Kind)
 	return article(name) + " " + name
+}
+
+func nameOf(kind string) string {
+	if name := kinds[kind]; name != "" {
+		return name
+	}
+	return "object"
 }
 
 func article(name string) string {
@@ -205,9 +209,9 @@ func several(n uint64, kind string, octets uint64) string {
 	case kind == "mr":
 		return fmt.Sprintf("%d memory regions registered, %d octets in all", n, octets)
 	case n == 1:
-		return article(kinds[kind]) + " " + kinds[kind] + " behind"
+		return article(nameOf(kind)) + " " + nameOf(kind) + " behind"
 	}
-	return fmt.Sprintf("%d %ss behind", n, kinds[kind])
+	return fmt.Sprintf("%d %ss behind", n, nameOf(kind))
 }
 
 func stillHang(f *Finding) string {
