@@ -221,7 +221,7 @@ func beginImpairment(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		o.Words = strings.TrimSpace(o.Words + "\n" + string(text))
+		o.Words = behind(string(text), o.Words)
 	}
 	if err := o.Check(); err != nil {
 		return usagef("%v", err)
@@ -301,10 +301,18 @@ func readFaults(path, line string) (lines string, err error) {
 		if err != nil {
 			return "", err
 		}
-		line = strings.TrimPrefix(line+"\n"+string(text), "\n")
+		line = behind(string(text), line)
 	}
 	if _, err := lab.ParseFaults(line); err != nil {
 		return "", usagef("%v", err)
 	}
 	return line, nil
+}
+
+// behind is a line behind those of a file, so that errors number these as they are there.
+func behind(text, line string) string {
+	if line == "" {
+		return text
+	}
+	return strings.TrimSuffix(text, "\n") + "\n" + line
 }

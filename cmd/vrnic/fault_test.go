@@ -39,6 +39,10 @@ func TestFault(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# none\nleft reg_mr ELOOP\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if _, _, stderr := vrnic("fault", "--socket", socket, "--file", file, "left", "reg_mr",
+		"EIO"); !strings.Contains(stderr, "line 2: ") {
+		t.Errorf("a wrong line 2 of a file: %s", stderr)
+	}
 	for words, want := range map[string]int{
 		"": exitUsage, "left": exitUsage, "left fly EIO": exitUsage, "check": exitUsage,
 		"check " + file: exitUsage, "check /none": exitFailed, "off a b": exitUsage,

@@ -30,7 +30,7 @@ func TestImpair(t *testing.T) {
 	}
 	pingVerified(t, socket, port, "-d left")
 	for _, want := range []string{"target left direction out packets ", "target left direction in ",
-		` seed 7 seconds `, ` words "loss 1%; at 0 delay 2ms # and a loss"`} {
+		` seed 7 seconds `, ` words "at 0 delay 2ms # and a loss; loss 1%"`} {
 		if got := impair("show"); !strings.Contains(got, want) || strings.Count(got, "\n") != 2 {
 			t.Errorf("%s\nwant %s", got, want)
 		}
@@ -46,6 +46,16 @@ func TestImpair(t *testing.T) {
 	impair("off")
 	if got := impair("show", "--json"); got != "[]\n" {
 		t.Errorf("behind off: %s", got)
+	}
+	if err := os.WriteFile(file, []byte("\n\ndelay 2ms\nlos 1%\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{"", " both loss 1%"} {
+		status, _, stderr := vrnic(append([]string{"impair", "--socket", socket, "--file", file},
+			strings.Fields("left"+words)...)...)
+		if status != exitUsage || !strings.Contains(stderr, "line 4: ") {
+			t.Errorf("left%s: a wrong line 4 of a file: status %d, %s", words, status, stderr)
+		}
 	}
 	for words, want := range map[string]int{
 		"": exitUsage, "left": exitUsage, "left sideways loss 1%": exitUsage,
