@@ -90,13 +90,17 @@ const (
 	maxBehind = 8192
 	// behindTime is for how long, as the switch does.
 	behindTime = 5 * time.Minute
+	// sweepEvery is how seldom a full table is looked through: a remote end that makes addresses up
+	// has a frame for each.
+	sweepEvery = time.Second
 )
 
 // behind knows which station is behind which remote end (section 4.1), by what they send.
 type behind struct {
-	now func() time.Time
-	mu  sync.Mutex
-	at  map[frame.MAC]place // +checklocks:mu
+	now   func() time.Time
+	mu    sync.Mutex
+	at    map[frame.MAC]place // +checklocks:mu
+	swept time.Time           // +checklocks:mu
 }
 
 type place struct {
@@ -113,6 +117,10 @@ func (b *behind) learn(mac frame.MAC, remote int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, known := b.at[mac]; !known && len(b.at) >= maxBehind {
+		if now.Sub(b.swept) < sweepEvery {
+			return
+		}
+		b.swept = now
 		for m, p := range b.at {
 			if now.Sub(p.seen) > behindTime {
 				delete(b.at, m)
