@@ -319,12 +319,14 @@ func (d *Daemon) trace(s string, fd int) error {
 		err = errors.New("one queue pair is traced at a time")
 	}
 	var ports []capture.Port
+	stop := func() {}
 	if err == nil && dev.station.OnSwitch() {
 		ports, err = d.captured([]string{dev.spec.Name})
+		stop = dev.vnic.Watch() // what it would copy is to be seen
 	}
 	if err == nil {
 		err = capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports,
-			Snap: frame.MaxLen, Conn: conn, Done: func() {},
+			Snap: frame.MaxLen, Conn: conn, Done: stop,
 			Requests: func(r *capture.Requests) (stop func()) {
 				return dev.vnic.Observe(func(n uint32) vnic.RequestWatcher {
 					if n != qpn {
@@ -335,6 +337,7 @@ func (d *Daemon) trace(s string, fd int) error {
 			}})
 	}
 	if err != nil {
+		stop()
 		return errors.Join(err, conn.Close())
 	}
 	return nil
