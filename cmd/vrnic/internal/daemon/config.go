@@ -109,14 +109,21 @@ func (c *Config) GuestNames() (names []string) {
 
 // checkGuests says what cannot be of the sockets for containers.
 func (c *Config) checkGuests() error {
-	names := c.GuestNames()
-	for i, name := range names {
+	for _, name := range c.GuestNames() {
 		if err := checkSocketPath(guest.Socket(c.Containers, name)); err != nil {
 			return fmt.Errorf("containers %q: %w", c.Containers, err)
 		}
-		if (name == guest.All || name == guest.Net) && i < len(names)-2 {
+	}
+	return nil
+}
+
+// checkGuestNames says which device has a name that is that of a socket: who comes by that one
+// would see it.
+func (c *Config) checkGuestNames() error {
+	for _, d := range c.Devices {
+		if c.Containers != "" && (d.Name == guest.All || d.Name == guest.Net) {
 			return fmt.Errorf("containers %q: the name %q is that of a socket for several devices: give "+
-				"device %s another", c.Containers, name, name)
+				"device %s another", c.Containers, d.Name, d.Name)
 		}
 	}
 	return nil
@@ -164,6 +171,9 @@ func (c *Config) CheckSpecs() error {
 		return &ConfigError{err}
 	}
 	if err := checkIPoIB(c.IPoIB, devices, c.Ports); err != nil {
+		return &ConfigError{err}
+	}
+	if err := c.checkGuestNames(); err != nil {
 		return &ConfigError{err}
 	}
 	return nil

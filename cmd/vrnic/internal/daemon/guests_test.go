@@ -171,6 +171,11 @@ func TestGuestsRefused(t *testing.T) {
 			t.Errorf("a device named %s: %v", name, err)
 		}
 	}
+	d := daemontest.Start(t, func(c *daemon.Config) { c.Containers = guestDir(t) })
+	for _, name := range []string{guest.All, guest.Net} { // containers would see it by that socket
+		wantRefused(t, change(t, d, shm.Add, "device", name+",addr=10.77.0.9/24"), syscall.EINVAL,
+			"give device "+name+" another")
+	}
 	cfg = guestConfig(t, filepath.Join(dir, strings.Repeat("x", 100)), "s")
 	if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "containers ") {
 		t.Errorf("a path too long for a socket: %v", err)
