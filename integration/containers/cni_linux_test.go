@@ -281,6 +281,10 @@ func TestCNIDevice(t *testing.T) {
 		if err := n.cni.CheckNetworkList(ctx, n.list, p.RuntimeConf); err != nil {
 			t.Errorf("CHECK %s: %v", p.ContainerID, err)
 		}
+		if got := p.result.Interfaces[0].Mtu; got != 1400 {
+			t.Errorf("%s has an interface of MTU %d, its device has 1400", p.ContainerID, got)
+		}
+		n.list = n.config(n.ipam() + `, "device": "transport=roce,mtu=1400"`) // says the same
 	}
 	devices("after three", 3)
 	n.run(program(), "reload") // takes none away

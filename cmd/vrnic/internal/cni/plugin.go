@@ -96,7 +96,7 @@ func add(args *skel.CmdArgs) (failed error) {
 	return types.PrintResult(c.result(got, face), c.CNIVersion)
 }
 
-// addDevice makes the device that is one station with a TAP, to which it gives its MAC. more is
+// addDevice makes the device that is one station with a TAP, which gets its MAC and MTU. more is
 // what the port is told of it.
 func (c *config) addDevice(client *shm.Client, name string, tap *port.TAPConfig) (more string,
 	undo func() error, err error) {
@@ -112,7 +112,7 @@ func (c *config) addDevice(client *shm.Client, name string, tap *port.TAPConfig)
 		Value: spec.String()}); err != nil {
 		return "", nil, inWords(err)
 	}
-	tap.MAC = spec.MAC
+	tap.MAC, tap.MTU = spec.MAC, spec.MTU
 	return fmt.Sprintf(",share=%s,netns-cookie=%d", name, cookie), func() error {
 		return inWords(client.Change(context.Background(), shm.Change{Verb: shm.Del, Key: "device",
 			Value: name, Force: true}))
