@@ -51,7 +51,7 @@ var (
 // lines are the command lines of a program in a text of Markdown: the words behind its name, up to
 // what belongs to the shell or to another program.
 func lines(text, program string) (out [][]string) {
-	text = goesOn.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
+	text = withoutOutput(goesOn.ReplaceAllString(fenced.ReplaceAllString(text, ""), ""))
 	for _, m := range slices.Concat(indented.FindAllStringSubmatch(text, -1),
 		inline.FindAllStringSubmatch(indented.ReplaceAllString(text, ""), -1)) {
 		code, _, _ := strings.Cut(m[1], "#")
@@ -71,6 +71,24 @@ func lines(text, program string) (out [][]string) {
 		out = append(out, words)
 	}
 	return out
+}
+
+// withoutOutput leaves out what a block prints: the lines behind one with a prompt.
+func withoutOutput(text string) string {
+	var b strings.Builder
+	prompted := false
+	for line := range strings.Lines(text) {
+		switch code, ok := strings.CutPrefix(line, "    "); {
+		case !ok:
+			prompted = false
+		case strings.HasPrefix(code, "$ "):
+			prompted = true
+		case prompted:
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 // placeholder finds what a reader has to replace.

@@ -11,8 +11,10 @@ import (
 func TestLines(t *testing.T) {
 	const text = "Try `fly up --far 7` or `fly\nhome`; `flying high` is another.\n\n" +
 		"    PATH=bin fly up \\\n        --far 8 -- crash --now & sleep 1\n" +
-		"    bin/fly home    # at last\n    make    # fly alone\n\n```sh\nfly away\n```\n"
-	want := [][]string{{"up", "--far", "8"}, {"home"}, {"up", "--far", "7"}, {"home"}}
+		"    bin/fly home    # at last\n    make    # fly alone\n\n```sh\nfly away\n```\n" +
+		"    $ fly south\n    fly is on its way\n    $ fly north\n    fly: ice\n\n    fly east\n"
+	want := [][]string{{"up", "--far", "8"}, {"home"}, {"south"}, {"north"}, {"east"},
+		{"up", "--far", "7"}, {"home"}}
 	if got := lines(text, "fly"); !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
