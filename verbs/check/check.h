@@ -245,6 +245,7 @@ struct cq {
 struct srq {
 	struct object o;
 	struct queue rq;
+	uint32_t max_sge;
 };
 
 /* What a queue pair is asked about by. */

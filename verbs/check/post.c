@@ -47,13 +47,18 @@ static void check_failed(struct qp *qp, const struct site *site)
 		tell_qp("error-ignored", site, qp, NULL, qp->failed - 1, 0);
 }
 
-/* Keeps where the octets of a request are. */
+/*
+ * Keeps where the octets of a request are. One of more than max places is refused by the library,
+ * and where it says that they are there may be nothing.
+ */
 static void keep_sges(struct post *p, struct ibv_pd *pd, const struct ibv_sge *sge, int n,
-		      enum use use, const struct object *o)
+		      uint32_t max, enum use use, const struct object *o)
 {
 	const char *octets;
 	int i;
 
+	if (n < 0 || (uint32_t)n > max)
+		return;
 	for (i = 0; i < n; i++) {
 		octets = memory_check(pd, &sge[i], use, &p->site, o);
 		if (p->nsge == POST_SGES)
@@ -95,11 +100,13 @@ static void add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr 
 	if (wr->send_flags & IBV_SEND_INLINE)
 		return;
 	if (reads_memory(wr->opcode)) {
-		keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_READ, &qp->o);
+		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_READ,
+			  &qp->o);
 		p->sum = queue_sum(p);
 		p->summed = true;
 	} else if (writes_memory(wr->opcode)) {
-		keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_WRITE, &qp->o);
+		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_WRITE,
+			  &qp->o);
 	}
 }
 
@@ -154,14 +161,14 @@ static uint32_t refused_recvs(const struct ibv_recv_wr *wr, const struct ibv_rec
 }
 
 static void add_recv(struct queue *q, struct ibv_pd *pd, const struct ibv_recv_wr *wr,
-		     const struct site *site, const struct object *o)
+		     uint32_t max_sge, const struct site *site, const struct object *o)
 {
 	struct post *p = queue_add(q, wr->wr_id, true);
 
 	if (!p)
 		return;
 	p->site = *site;
-	keep_sges(p, pd, wr->sg_list, wr->num_sge, USE_WRITE, o);
+	keep_sges(p, pd, wr->sg_list, wr->num_sge, max_sge, USE_WRITE, o);
 }
 
 int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -183,7 +190,7 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 	check_forked(&qp->o, &site);
 	check_failed(qp, &site);
 	for (w = wr; w; w = w->next) {
-		add_recv(&qp->rq, ibqp->pd, w, &site, &qp->o);
+		add_recv(&qp->rq, ibqp->pd, w, qp->cap.max_recv_sge, &site, &qp->o);
 		expect(qp->recv_cq, qp, &site);
 	}
 	book_unlock();
@@ -214,7 +221,7 @@ int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ib
 	if (srq)
 		check_forked(&srq->o, &site);
 	for (w = wr; w && srq; w = w->next)
-		add_recv(&srq->rq, ibsrq->pd, w, &site, &srq->o);
+		add_recv(&srq->rq, ibsrq->pd, w, srq->max_sge, &site, &srq->o);
 	book_unlock();
 	err = context_next.ops.post_srq_recv(ibsrq, wr, bad);
 	if (err && srq) {

@@ -130,27 +130,30 @@ CHECK_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 
 /* ---- shared receive queues ---- */
 
-static struct ibv_srq *add_srq(struct ibv_srq *srq)
+static struct ibv_srq *add_srq(struct ibv_srq *srq, const struct ibv_srq_attr *attr)
 {
 	struct site site;
+	struct srq *s;
 
 	if (!srq)
 		return NULL;
 	site_take(&site);
 	book_lock();
-	add(KIND_SRQ, srq, sizeof(struct srq), &site, srq->context, srq->pd);
+	s = add(KIND_SRQ, srq, sizeof(*s), &site, srq->context, srq->pd);
+	if (s)
+		s->max_sge = attr->max_sge;
 	book_unlock();
 	return srq;
 }
 
 CHECK_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
-	return add_srq(next()->ibv_create_srq(pd, attr));
+	return add_srq(next()->ibv_create_srq(pd, attr), &attr->attr);
 }
 
 struct ibv_srq *check_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr)
 {
-	return add_srq(context_next.v.create_srq_ex(c, attr));
+	return add_srq(context_next.v.create_srq_ex(c, attr), &attr->attr);
 }
 
 CHECK_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)

@@ -151,8 +151,11 @@ static void unmapped(bool right)
 /* Beyond the end, and with the octets of a number the wrong way round. */
 static void outside(bool right)
 {
+	struct ibv_send_wr many = { .num_sge = 1 << 20, .opcode = IBV_WR_SEND }, *bad;
+
 	open_pair((struct vt_opts){ 0 });
 	message();
+	CHECK(ibv_post_send(p.a.qp, &many, &bad)); /* more than there may be: nobody looks at them */
 	vt_recv(&p.b, 2, 0, 64);
 	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf + p.a.len - (right ? 64 : 63), 64, p.a.mr->lkey), 0); /* HERE outside */
 	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
