@@ -1,6 +1,10 @@
 package roce
 
-import "github.com/vrnic/vrnic/roce/packet"
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/roce/packet"
+)
 
 // An Op is what a Request asks for.
 type Op uint8
@@ -105,4 +109,33 @@ type Atomic struct {
 	RKey          uint32
 	Addr          uint64
 	Swap, Compare uint64 // Swap is what is added, too
+}
+
+// A NAK is an error of a Host that says with which NAK a request is refused.
+type NAK packet.Syndrome
+
+func (n NAK) Error() string { return fmt.Sprintf("%v was asked for", packet.Syndrome(n)) }
+
+// refusing is a Host that has each request of the peer refused. A message that has begun ends as
+// ever where nothing of it is to be placed any more.
+type refusing struct {
+	Host
+	nak NAK
+}
+
+func (r refusing) PlaceReceive(uint32, []byte, bool) error { return r.nak }
+
+func (r refusing) EndReceive(Received) error {
+	r.FailReceive(RemoteInvalid)
+	return r.nak
+}
+
+func (r refusing) BeginWrite(uint32, uint64, uint32) error            { return r.nak }
+func (r refusing) ReadSource(uint32, uint64, uint32) (Payload, error) { return nil, r.nak }
+func (r refusing) Atomic(Atomic) (uint64, error)                      { return 0, r.nak }
+
+// Refuse has the next request of the peer refused with a NAK.
+func (c *RC) Refuse(s packet.Syndrome) {
+	r := refusing{c.rq.assembly.host, NAK(s)}
+	c.host, c.rq.assembly.host = r, r
 }

@@ -448,7 +448,7 @@ func TestSequenceNAK(t *testing.T) {
 	r.wantFault(RetryExceeded)
 }
 
-// ROCE-089 to ROCE-092, 204: the other NAKs, and those that are none.
+// ROCE-089 to ROCE-092: the other NAKs, and those that are none.
 func TestNAK(t *testing.T) {
 	for s, want := range map[packet.Syndrome]Status{packet.NAKInvalid: RemoteInvalid,
 		packet.NAKAccess: RemoteAccess, packet.NAKOperational: RemoteOperation, 0x64: RemoteOperation,

@@ -132,6 +132,9 @@ func (c *RC) carryOut(h *packet.Header, payload []byte) {
 		r.refuse(packet.RNR(c.cfg.MinRNRTimer))
 		return
 	case ref != nil:
+		if made := NAK(0); errors.As(ref.err, &made) {
+			ref = &refusal{packet.Syndrome(made), ref.status, ref.err}
+		}
 		status := ref.status
 		if status == Success {
 			status = RemoteInvalid

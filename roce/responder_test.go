@@ -99,6 +99,50 @@ func TestMSN(t *testing.T) {
 		"Acknowledge +5 ACK msn 4")
 }
 
+// A going is a host whose regions go away while they are read.
+type going struct {
+	*host
+	gone bool
+}
+
+func (g *going) ReadSource(key uint32, addr uint64, n uint32) (Payload, error) {
+	p, err := g.host.ReadSource(key, addr, n)
+	return goingSource{p, g}, err
+}
+
+type goingSource struct {
+	Payload
+	of *going
+}
+
+func (s goingSource) CopyOut(p []byte, off uint32) error {
+	if s.of.gone {
+		return errMemory
+	}
+	return s.Payload.CopyOut(p, off)
+}
+
+// ROCE-149: a region goes away when a part of the answer has been sent. What was sent stands, a NAK
+// with the PSN of the next packet is behind it, and nothing else follows, of this Read or another.
+func TestReadGone(t *testing.T) {
+	r := newRaw(t)
+	g := &going{host: r.host}
+	r.rc = NewRC(r.cfg, g)
+	r.in(packet.ReadRequest, 0, 700)
+	r.in(packet.ReadRequest, 3, 10)
+	b, _ := r.rc.Append(nil, r.now)
+	if h, payload := read(t, b); h.Opcode != packet.ReadResponseFirst || h.PSN != r.cfg.RQPSN ||
+		!bytes.Equal(payload, r.mem[:256]) {
+		t.Errorf("the answer begins with %v", &h)
+	}
+	g.gone = true
+	r.want("Acknowledge +1 NAK: remote access error msn 2")
+	r.wantRefused(packet.NAKAccess, "")
+	if r.sources != 0 {
+		t.Errorf("%d sources are held", r.sources)
+	}
+}
+
 // ROCE-117 to ROCE-119, 122, 123, 149: Reads that come again, and regions that have gone.
 func TestReadAgain(t *testing.T) {
 	r := newRaw(t)

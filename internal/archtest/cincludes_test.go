@@ -18,15 +18,17 @@ type room struct {
 // rooms says which C may know which. What a room does not show is its own, and no room calls one
 // above it: what must go up goes by a function that the room above has handed down.
 //
-//	rsocket -> rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
+//	rsocket -> rdmacm, versions -> ibverbs -> pair -> core -> verbs, the ABI of the rings
 //	rsocketd, a program -> rsocket
 //	preload, rspreload, check, which are linked with none of them
 //	setting below all, in each library that has use for it
 var rooms = map[string]room{
-	"verbs":      {shows: []string{"abi.h", "rsockets.h", "vrnic_alloc.h"}},
+	"verbs": {shows: []string{"abi.h", "rsockets.h", "valgrind.h",
+		"vrnic_alloc.h"}},
 	"verbs/core": {shows: []string{"core.h"}, uses: []string{"verbs", "verbs/setting"}},
+	"verbs/pair": {shows: []string{"pair.h"}, uses: []string{"verbs", "verbs/core"}},
 	"verbs/ibverbs": {shows: []string{"ibverbs.h"}, uses: []string{"verbs", "verbs/core",
-		"verbs/ibverbs/abi"}},
+		"verbs/pair", "verbs/ibverbs/abi"}},
 	"verbs/ibverbs/abi": {shows: []string{"ibv.h"}},
 	"verbs/rdmacm": {shows: []string{"rdmacm.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/ibverbs", "verbs/ibverbs/abi"}},

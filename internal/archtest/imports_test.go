@@ -32,6 +32,8 @@ const (
 	cni    = "github.com/containernetworking" // the Container Network Interface
 	netns  = "github.com/vishvananda/netns"   // other network namespaces
 	hdr    = "github.com/HdrHistogram"        // histograms
+	grpc   = "google.golang.org/grpc"         // how the kubelet speaks
+	kube   = "k8s.io/kubelet"                 // the kubelet's interfaces
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -89,6 +91,9 @@ var layers = map[string][]string{
 	"vnic": {std, module + "iwarp", module + "sctpddp", module + "roi", module + "roce", module + "rdma",
 		module + "internal/bulk", module + "internal/prefetch"},
 
+	"vnic/fault": {std, module + "iwarp", module + "rdma", module + "roce/mad", module +
+		"roce/packet", module + "vnic"},
+
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
 	"vnic/internal/mem": {std, module + "iwarp", module + "rdma", module + "internal/bulk",
@@ -143,17 +148,21 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen, hdr,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen, hdr, grpc,
+		kube,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +
 			"internal/limitlog", module + "internal/cpuprofile", module + "internal/completion", module +
-			"internal/manual", module + "internal/terminal",
+			"internal/manual", module + "internal/terminal", module + "lab/torture",
 		module + "verbs", module + "verbs/build", module + "roce/packet"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
+	"cmd/vrnic/internal/direct": {std, module + "rdma", module + "vnic", module + "shm/osmem",
+		module + "shm/ring", module + "shm/server"},
 	"cmd/vrnic/internal/ping":      {std, module + "rdma"},
 	"cmd/vrnic/internal/lab":       {std, module + "netstack", module + "roce/packet"},
+	"cmd/vrnic/internal/torture":   {std, cli, module + "lab/torture"},
 	"cmd/vrnic/internal/launch":    {std, sys},
 	"cmd/vrnic/internal/check":     {std, sys},
 	"cmd/vrnic/internal/adversary": {std},
@@ -170,6 +179,10 @@ var layers = map[string][]string{
 
 	// What programs outside of this repository can import.
 	"examples": {std, module + "rdma", module + "shm"},
+
+	// Peers made by hand, which share no code with what they are held against.
+	"lab/rawpeer": {std},
+	"lab/torture": {std, module + "lab/rawpeer"},
 
 	"contrib":         {std, module + "iwarp", module + "sctpddp"},
 	"integration":     {whole},
@@ -196,20 +209,21 @@ var layers = map[string][]string{
 
 // testsToo says what tests of a folder may import beside that: a device to run against.
 var testsToo = map[string][]string{
-	"cmd/vrnic/internal/ping": {module + "vnic"},
-	"cmd/vrnic":               {module + "internal/netlab"},
-	"netstack/tcp":            {module + "netstack"},
-	"netstack/udp":            {module + "netstack", module + "roce/packet", module + "roce/udp"},
-	"netstack/sctphost":       {module + "netstack"},
-	"netstack/sctp":           {module + "netstack/port/impair"},
-	"netstack/ethswitch":      {module + "netstack"},
-	"netstack/detour":         {module + "netstack"},
-	"netstack/port":           {module + "netstack"},
-	"internal/stacknet":       {module + "rdma"},
-	"roce/packet":             {module + "roce/rocetest"},
-	"roce/udp":                {module + "roce/rocetest"},
-	"roce/mad":                {module + "roce/rocetest", module + "roce/packet"},
-	"roce/cm":                 {module + "roce/rocetest", module + "roce/packet"},
+	"cmd/vrnic/internal/ping":    {module + "vnic"},
+	"cmd/vrnic":                  {module + "internal/netlab"},
+	"cmd/vrnic/internal/torture": {module + "lab/rawpeer"},
+	"netstack/tcp":               {module + "netstack"},
+	"netstack/udp":               {module + "netstack", module + "roce/packet", module + "roce/udp"},
+	"netstack/sctphost":          {module + "netstack"},
+	"netstack/sctp":              {module + "netstack/port/impair"},
+	"netstack/ethswitch":         {module + "netstack"},
+	"netstack/detour":            {module + "netstack"},
+	"netstack/port":              {module + "netstack"},
+	"internal/stacknet":          {module + "rdma"},
+	"roce/packet":                {module + "roce/rocetest"},
+	"roce/udp":                   {module + "roce/rocetest"},
+	"roce/mad":                   {module + "roce/rocetest", module + "roce/packet"},
+	"roce/cm":                    {module + "roce/rocetest", module + "roce/packet"},
 	// Examples have a device in process.
 	"rdma":              {module + "vnic"},
 	"verbs":             {sys, module + "shm"},

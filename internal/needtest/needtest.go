@@ -21,7 +21,9 @@
 //	python     3.9 or later
 //	inet       ping, iperf3, ssh and sshd
 //	docker     its daemon, containerd and runc
+//	older      a vrnic of an older commit, $VRNIC_TEST_OLD
 //	podman     and crun; newuidmap, for containers of other users than root
+//	promtool   of Prometheus
 //
 // `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of
 // the file $VRNIC_TEST_SKIPS, if that is set, which `make race` prints at its end.

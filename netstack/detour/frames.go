@@ -38,15 +38,18 @@ func (s *Frames) Take(v *ethswitch.Diversion, f *frame.Frame, in bool) bool {
 		return false
 	}
 	var p frame.Packet
+	l3 := -1
 	if p.Parse(f) != nil {
 		p.L3, p.L4 = frame.EtherHeaderLen, 0 // no IP
+	} else if p.EtherType == frame.EtherIPv4 || p.EtherType == frame.EtherIPv6 {
+		l3 = p.L3
 	}
 	if s.match != nil && !s.match(&p, f, in) {
 		return false
 	}
 	f.Plain(func(one *frame.Frame) bool {
 		right := one.Csum
-		road.Send(&Packet{Octets: one.AppendTo(make([]byte, 0, one.Len())), L3: p.L3,
+		road.Send(&Packet{Octets: one.AppendTo(make([]byte, 0, one.Len())), L3: l3,
 			Arrive: func(k *Packet) {
 				csum := right // of this copy: another may arrive at the same time
 				if k.Wrong {

@@ -2,6 +2,7 @@ package detour
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ const (
 // A Packet is one on its way.
 type Packet struct {
 	Octets []byte
-	L3     int  // where in them the IP header begins, as far as it is one
+	L3     int  // where in them the IP header begins; below 0: they have none
 	From   int  // where what may have a wrong bit begins: not behind the last octet
 	Wrong  bool // a bit of it is wrong: no checksum is to be believed
 	// Arrive is called when it arrives, once: by the Road's goroutine or, if that is at once, by who
@@ -36,9 +37,17 @@ type Road struct {
 	mu     sync.Mutex
 	lane   *impair.Lane         // +checklocks:mu
 	queue  impair.Line[*Packet] // +checklocks:mu
+	octets int                  // +checklocks:mu
 	closed bool                 // +checklocks:mu
 	busy   bool                 // guarded by mu: the goroutine has packets that are due
 }
+
+// maxOctets of packets are on their way at most, two seconds of a Gbit/s; what comes behind them
+// finds no room, whatever the limit in packets is.
+const maxOctets = 256 << 20
+
+// full is more than any limit in packets.
+const full = math.MaxInt32
 
 // NewRoad is one direction of plan, whose time 0 is begun.
 func NewRoad(plan *impair.Plan, direction uint64, begun time.Time) *Road {
@@ -77,8 +86,12 @@ func (r *Road) Send(p *Packet) {
 	}
 	now := r.now()
 	link := r.lane.Link(now)
-	f := link.CarryBehind(r.queue.Len(), now, len(p.Octets))
-	if f.Mark && !markCE(p.Octets[min(p.L3, len(p.Octets)):]) && f.Lose {
+	waiting := r.queue.Len()
+	if r.octets+2*len(p.Octets) > maxOctets {
+		waiting = full
+	}
+	f := link.CarryBehind(waiting, now, len(p.Octets))
+	if f.Mark && !p.markCE() && f.Lose {
 		link.Lost++
 		f.Copies = 0
 	}
@@ -103,6 +116,7 @@ func (r *Road) Send(p *Packet) {
 		}
 		wake = wake || !some || at < next
 		r.queue.Push(at, q)
+		r.octets += len(q.Octets)
 	}
 	r.mu.Unlock()
 	if wake {
@@ -157,6 +171,7 @@ func (r *Road) due() (p *Packet, wait time.Duration, some bool) {
 	now := r.now()
 	if r.busy = some && at <= now; r.busy {
 		_, p = r.queue.Pop()
+		r.octets -= len(p.Octets)
 		return p, 0, true
 	}
 	return nil, at - now, some
@@ -164,8 +179,12 @@ func (r *Road) due() (p *Packet, wait time.Duration, some bool) {
 
 // markCE has an IP packet say that it met congestion (RFC 3168, section 5); false: it is none, or
 // its sender does not listen.
-func markCE(ip []byte) bool {
+func (p *Packet) markCE() bool {
+	if p.L3 < 0 {
+		return false
+	}
 	const ecn, ce = 3, 3
+	ip := p.Octets[min(p.L3, len(p.Octets)):]
 	switch {
 	case len(ip) >= 20 && ip[0]>>4 == 4:
 		if ip[1]&ecn == 0 {

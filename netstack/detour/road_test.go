@@ -206,13 +206,74 @@ func TestECN(t *testing.T) {
 	for _, o := range [][]byte{four, six, deaf, {1, 2, 3}} {
 		r.Send(&Packet{Octets: append([]byte{9, 9}, o...), L3: 2, Arrive: b.arrive})
 	}
+	// What looks like an IP packet, in a frame that has none.
+	r.Send(&Packet{Octets: slices.Clone(four), L3: -1, Arrive: b.arrive})
 	all := b.await(t, 2)
 	if len(all) != 2 || all[0].Octets[3] != 3 || !sumRight(all[0].Octets[2:22]) ||
 		all[1].Octets[3] != 3<<4 {
 		t.Errorf("%v", all)
 	}
-	if s, _ := r.Stats(); s.Lost != 2 || s.Marked != 4 {
+	if s, _ := r.Stats(); s.Lost != 3 || s.Marked != 5 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestFramesECN: in the frames of a port IP packets are marked, by their EtherType; what only looks
+// like one is lost.
+func TestFramesECN(t *testing.T) {
+	sw := ethswitch.New(ethswitch.Config{})
+	in, out := porttest.NewPort(t, sw, "in", true), porttest.NewPort(t, sw, "out", true)
+	road := NewRoad(plan(t, "loss 100% ecn"), Out, time.Now())
+	t.Cleanup(road.Close)
+	if _, err := NewFrames(sw, "in", road, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	f := frametest.Ethernet(frametest.Broadcast, frametest.MAC(7), 20)
+	copy(f[14:], "\x45\x02\x00\x14\x00\x00\x00\x00\x40\x11\x00\x00\x0a\x00\x00\x01\x0a\x00\x00\x02")
+	binary.BigEndian.PutUint16(f[24:], frametest.InetChecksum(f[14:34]))
+	for _, etherType := range []uint16{0x88b5, frame.EtherIPv4} {
+		binary.BigEndian.PutUint16(f[12:], etherType)
+		if err := in.Send(slices.Clone(f), frame.Offload{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case r := <-out.Frames:
+		if o := r.Octets; o[12] != 8 || o[15] != 3 || !sumRight(o[14:34]) {
+			t.Errorf("% x", o)
+		}
+	case <-time.After(patience):
+		t.Fatal("no frame comes")
+	}
+	if s, _ := road.Stats(); s.Lost != 1 || s.Marked != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRoadOctets: packets on their way are bounded in octets, too; when they have arrived there is
+// room again.
+func TestRoadOctets(t *testing.T) {
+	const each = 1 << 20
+	big := make([]byte, each) // of all
+	r := NewRoad(plan(t, "delay 60m limit 1000"), Out, time.Now())
+	defer r.Close()
+	for range maxOctets/each + 10 {
+		r.Send(&Packet{Octets: big, Arrive: func(*Packet) {}})
+	}
+	if s, waiting := r.Stats(); waiting != maxOctets/each-1 || s.Overflow != 11 || s.Lost != 0 {
+		t.Errorf("%d wait; %+v", waiting, s)
+	}
+	soon := NewRoad(plan(t, "delay 1us limit 1000"), Out, time.Now())
+	defer soon.Close()
+	b := newInbox()
+	for range 500 {
+		soon.Send(&Packet{Octets: big[:1000], Arrive: b.arrive})
+	}
+	b.await(t, 500)
+	soon.mu.Lock()
+	defer soon.mu.Unlock()
+	if soon.octets != 0 {
+		t.Errorf("%d octets are on their way when all have arrived", soon.octets)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -114,28 +115,63 @@ type askedLab struct {
 	armed, cut       atomic.Bool
 	asked, delivered atomic.Int64 // questions: a quarter of them gets there
 	coming           atomic.Int64 // answers
-	open             atomic.Int64 // questions of ARP that were not answered
+	open             atomic.Int64 // searches for a neighbour that were not answered
 }
 
-func newAskedLab(t *testing.T, keepAlive [2]time.Duration, userTimeout time.Duration) *askedLab {
+// What a frame has to do with the search for a neighbour.
+const (
+	neighbourNone = iota
+	neighbourAsked
+	neighbourFound
+)
+
+// neighbour looks at ARP, and at Neighbor Discovery for somebody: one that looks whether its own
+// address is free asks from no address, and hopes for no answer.
+func neighbour(b []byte) int {
+	const ndp = 14 + header.IPv6MinimumSize
+	switch {
+	case len(b) > 21 && b[12] == 8 && b[13] == 6 && b[21] == 1:
+		return neighbourAsked
+	case len(b) > 21 && b[12] == 8 && b[13] == 6:
+		return neighbourFound
+	case len(b) <= ndp || b[12] != 0x86 || b[13] != 0xdd ||
+		b[20] != uint8(header.ICMPv6ProtocolNumber):
+	case b[ndp] == uint8(header.ICMPv6NeighborSolicit) && sender(b) != 0:
+		return neighbourAsked
+	case b[ndp] == uint8(header.ICMPv6NeighborAdvert) && b[ndp+4]&0x40 != 0: // solicited
+		return neighbourFound
+	}
+	return neighbourNone
+}
+
+// sender is the last octet of the source address of an IP packet in a frame.
+func sender(b []byte) byte {
+	if b[12] == 8 {
+		return b[29]
+	}
+	return b[37]
+}
+
+func newAskedLab(t *testing.T, v6 bool, keepAlive [2]time.Duration,
+	userTimeout time.Duration) *askedLab {
 	l := &askedLab{clock: faketime.NewManualClock()}
 	var sw [2]*ethswitch.Switch
 	for i := range sw {
 		sw[i] = ethswitch.New(ethswitch.Config{})
 	}
 	porttest.Bend(t, sw[0], sw[1], func(b []byte, deliver func()) {
-		const ack = 16
-		switch {
+		seg := segment(b)
+		switch search := neighbour(b); {
 		case l.cut.Load():
-		case b[12] == 8 && b[13] == 6 && b[21] == 1: // ARP: a question counts up, an answer down
+		case search == neighbourAsked: // a question counts up, an answer down
 			l.open.Add(1)
 			deliver()
-		case b[12] == 8 && b[13] == 6:
+		case search == neighbourFound:
 			deliver()
 			l.open.Add(-1)
-		case !l.armed.Load() || len(b) < 54 || b[12] != 8 || b[13] != 0 || b[23] != 6 || b[47] != ack:
+		case !l.armed.Load() || seg == nil || seg.Flags() != header.TCPFlagAck:
 			deliver()
-		case b[29] == 2: // an answer
+		case sender(b) == 2: // an answer
 			l.coming.Add(1)
 			go func() { // who asks has a locked
 				defer l.coming.Add(-1)
@@ -159,7 +195,7 @@ func newAskedLab(t *testing.T, keepAlive [2]time.Duration, userTimeout time.Dura
 		stacks[i] = st
 		l.askers[i] = netstacktest.NewAsker(t, sw[i], st)
 	}
-	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], false)
+	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], v6)
 	t.Cleanup(func() { l.a.Close(); l.b.Close() })
 	return l
 }
@@ -191,14 +227,16 @@ func (l *askedLab) advance(t *testing.T, d time.Duration) {
 // A peer that is there answers, and three questions of four may be lost.
 func TestIdleConnectionStays(t *testing.T) {
 	const idle = 6 * time.Second
-	l := newAskedLab(t, [2]time.Duration{idle, -1}, 2*idle)
-	l.arm()
-	for range 1000 {
-		l.advance(t, idle/24)
-	}
-	if l.delivered.Load() < 10 {
-		t.Errorf("%d questions, %d of which got there", l.asked.Load(), l.delivered.Load())
-	}
+	overBoth(t, "asked", func(t *testing.T, v6 bool) {
+		l := newAskedLab(t, v6, [2]time.Duration{idle, -1}, 2*idle)
+		l.arm()
+		for range 1000 {
+			l.advance(t, idle/24)
+		}
+		if l.delivered.Load() < 10 {
+			t.Errorf("%d questions, %d of which got there", l.asked.Load(), l.delivered.Load())
+		}
+	})
 }
 
 // fill fills the window of b, which reads nothing.
@@ -225,27 +263,33 @@ func fill(t *testing.T, clock *faketime.ManualClock, a, b *tcp.Conn) {
 // A peer that keeps its window shut lives as long as it answers, also if three questions of four
 // are lost, and is given up when it does not (RFC 9293, section 3.8.6.1).
 func TestShutWindowStays(t *testing.T) {
-	const step = 500 * time.Millisecond
 	for _, userTimeout := range []time.Duration{10 * time.Second, -1} {
-		l := newAskedLab(t, [2]time.Duration{-1, -1}, userTimeout)
-		fill(t, l.clock, l.a, l.b)
-		l.arm()
-		for at := time.Duration(0); at < 10*time.Minute; at += step {
-			l.advance(t, step)
-		}
-		if l.delivered.Load() < 10 {
-			t.Errorf("%d questions, %d of which got there", l.asked.Load(), l.delivered.Load())
-		}
-		l.cut.Store(true)
-		var err error
-		var at time.Duration
-		for ; err == nil && at < 2*time.Hour; at += step {
-			l.clock.Advance(step)
-			_, err = l.a.ReadInto(netstacktest.NewSink(0))
-		}
-		if err == nil || userTimeout > 0 && at > userTimeout+step {
-			t.Errorf("a peer that has vanished is given up after %v: %v", at, err)
-		}
+		overBoth(t, fmt.Sprint(userTimeout), func(t *testing.T, v6 bool) {
+			testShutWindow(t, v6, userTimeout)
+		})
+	}
+}
+
+func testShutWindow(t *testing.T, v6 bool, userTimeout time.Duration) {
+	const step = 500 * time.Millisecond
+	l := newAskedLab(t, v6, [2]time.Duration{-1, -1}, userTimeout)
+	fill(t, l.clock, l.a, l.b)
+	l.arm()
+	for at := time.Duration(0); at < 10*time.Minute; at += step {
+		l.advance(t, step)
+	}
+	if l.delivered.Load() < 10 {
+		t.Errorf("%d questions, %d of which got there", l.asked.Load(), l.delivered.Load())
+	}
+	l.cut.Store(true)
+	var err error
+	var at time.Duration
+	for ; err == nil && at < 2*time.Hour; at += step {
+		l.clock.Advance(step)
+		_, err = l.a.ReadInto(netstacktest.NewSink(0))
+	}
+	if err == nil || userTimeout > 0 && at > userTimeout+step {
+		t.Errorf("a peer that has vanished is given up after %v: %v", at, err)
 	}
 }
 

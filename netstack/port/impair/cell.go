@@ -7,7 +7,7 @@ import (
 
 // The bottleneck of Cells, the same in both directions.
 const (
-	Rate = 1e9 // bits a second
+	Rate = 1e9 // bits a second, unless the cell has another
 	// Queue is 1000 frames of 1514 octets, netem's default: 12 ms.
 	Queue = 1000 * 1514
 )
@@ -17,7 +17,8 @@ type Cell struct {
 	Loss   float64       `json:"loss_percent"`
 	Burst  float64       `json:"burst"` // frames that are lost in a row, in the mean; 1: by chance
 	RTT    time.Duration `json:"rtt_ns"`
-	Jitter time.Duration `json:"jitter_ns"` // each frame takes up to that much longer
+	Jitter time.Duration `json:"jitter_ns"`            // each frame takes up to that much longer
+	Rate   float64       `json:"rate_bit_s,omitempty"` // of the bottleneck; 0: the constant's
 }
 
 // String names it in a message.
@@ -28,11 +29,19 @@ func (c Cell) String() string {
 // Schedule is what such a network does to frames.
 func (c Cell) Schedule(seed uint64) Schedule {
 	s := Schedule{Seed: seed, Loss: c.Loss / 100, Burst: c.Burst, Delay: c.RTT / 2,
-		Late: c.Jitter, Rate: Rate, Queue: Queue}
+		Late: c.Jitter, Rate: c.rate(), Queue: Queue}
 	if c.Jitter > 0 {
 		s.Reorder = 1
 	}
 	return s
+}
+
+// rate is the bottleneck's.
+func (c Cell) rate() float64 {
+	if c.Rate == 0 {
+		return Rate
+	}
+	return c.Rate
 }
 
 // WarmUp is how long a connection has to find out about the path before it is measured.

@@ -99,3 +99,12 @@ func TestJitter(t *testing.T) {
 		t.Errorf("delays from %v to %v", lo, hi)
 	}
 }
+
+// TestCellRate: a cell's bottleneck has the rate of all, unless it has one of its own.
+func TestCellRate(t *testing.T) {
+	for c, want := range map[Cell]float64{{Loss: 1}: Rate, {Loss: 1, Rate: 4e8}: 4e8} {
+		if got := c.Schedule(1).Rate; got != want {
+			t.Errorf("%+v: %v bits a second, want %v", c, got, want)
+		}
+	}
+}

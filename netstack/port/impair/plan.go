@@ -84,10 +84,18 @@ func (p *Plan) phase(words []string) (ph Phase, err error) {
 			return ph, fmt.Errorf("for 0s is no time")
 		}
 	}
-	if err = ph.Schedule.add(w.words); err == nil {
-		err = ph.Schedule.finish()
+	if err = ph.Schedule.add(w.words); err != nil {
+		return ph, err
 	}
-	return ph, err
+	// What the lines without a time say of frames that are lost or delayed means none of those of this
+	// phase if it has none.
+	if p.ECN && !ph.lossy() {
+		ph.ECN = false
+	}
+	if p.Early > 0 && ph.Delay == 0 {
+		ph.Early, ph.Gap, ph.Correlation.Reorder = 0, 0, 0
+	}
+	return ph, ph.Schedule.finish()
 }
 
 // A Lane is one direction of a path with a Plan. One goroutine at a time may use it.

@@ -62,6 +62,7 @@ func TestWords(t *testing.T) {
 		"rate 1": "8bit", "rate x": "bits a second", "rate 1mbit queue 0": "at least 1",
 		"limit 0 delay 1ms": "from 1 to", "slot 1ms": `"slot": want delay`,
 		"delay 1ms\nloss 1%\nat loss 5%": "line 3", "at 5s for 0s loss 1%": "no time",
+		"loss 1%\nat 1s loss 0% ecn": "which loss", "loss 1%\nat 1s reorder 5%": "which delay",
 		"delay 1ms\nat 1s jump": "line 2",
 	} {
 		if p, err := ParsePlan(words, 0); err == nil || !strings.Contains(err.Error(), want) {
@@ -123,6 +124,23 @@ func TestPhases(t *testing.T) {
 	}
 	if s := l.Stats(); s.Frames != 8 || s.Lost != 3 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestPhaseWithout: a phase may end what other words need: what is to be marked, or comes early,
+// when no frame is lost, or delayed.
+func TestPhaseWithout(t *testing.T) {
+	const words = "loss 100% ecn delay 5ms reorder 100%\nat 1s for 1s loss 0%\nat 2s delay 0"
+	l := plan(t, words, 1).Lane(1)
+	for at, want := range map[time.Duration]Stats{
+		0:               {Frames: 1, Early: 1, Marked: 1},
+		time.Second:     {Frames: 1, Early: 1},
+		2 * time.Second: {Frames: 1, Marked: 1},
+	} {
+		link := l.Link(at)
+		if f := link.Carry(at, 100); f.Copies != 1 || f.At[0] != at || link.Stats != want {
+			t.Errorf("at %v: %+v, %+v; want %+v", at, f, link.Stats, want)
+		}
 	}
 }
 

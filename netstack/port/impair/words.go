@@ -19,6 +19,9 @@ func (s *Schedule) Impairs() bool {
 	return bare != Schedule{}
 }
 
+// lossy reports whether frames are lost by chance.
+func (s *Schedule) lossy() bool { return s.Loss > 0 || s.Gilbert != Gilbert{} }
+
 // finish sets what was not said, and says what does not go together.
 func (s *Schedule) finish() error {
 	switch {
@@ -28,7 +31,7 @@ func (s *Schedule) finish() error {
 		return errors.New("queue is the one before the bottleneck: say its rate")
 	case s.Rate == 0 && s.Mark > 0:
 		return errors.New("mark looks at the queue before the bottleneck: say its rate")
-	case s.ECN && s.Loss == 0 && s.Gilbert == Gilbert{}:
+	case s.ECN && !s.lossy():
 		return errors.New("ecn marks what would be lost: say which loss")
 	}
 	if s.Limit == 0 {
