@@ -176,3 +176,6 @@ func dump(title string, b []byte, fields []Field) string {
 	}
 	return s.String()
 }
+
+// Name is what the message is called.
+func (s Seg) Name() string { return opNames[s.Op()] }

@@ -1,4 +1,4 @@
-package rawpeer
+package rawhost
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package rawpeer
+package rawhost
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/tcp"
@@ -20,8 +21,8 @@ type Host struct {
 	link  *link
 }
 
-// HostConfig describes a Host.
-type HostConfig struct {
+// Config describes a Host.
+type Config struct {
 	Path  string         // of the socket that a port unix-listen:PATH has made
 	Addrs []netip.Prefix // of IPv4, IPv6 or both
 	MTU   int            // 0: 1500
@@ -30,8 +31,8 @@ type HostConfig struct {
 	ReceiveBuffer int
 }
 
-// NewHost makes a Host.
-func NewHost(c HostConfig) (*Host, error) {
+// New makes a Host.
+func New(c Config) (*Host, error) {
 	h := &Host{sw: ethswitch.New(ethswitch.Config{})}
 	var err error
 	h.stack, err = netstack.NewStack(h.sw, netstack.Config{
@@ -55,12 +56,12 @@ func (h *Host) Close() {
 }
 
 // Dial connects to addr.
-func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*Peer, error) {
+func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*rawpeer.Peer, error) {
 	c, err := h.stack.TCP().Dial(ctx, netip.Addr{}, addr)
 	if err != nil {
 		return nil, err
 	}
-	return New(newConn(c)), nil
+	return rawpeer.New(newConn(c)), nil
 }
 
 // A Listener takes connections.
@@ -79,12 +80,12 @@ func (h *Host) Listen(addr netip.Addr) (*Listener, error) {
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
 // Accept waits for a connection, until l is closed.
-func (l *Listener) Accept() (*Peer, error) {
+func (l *Listener) Accept() (*rawpeer.Peer, error) {
 	c, err := l.l.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return New(newConn(c)), nil
+	return rawpeer.New(newConn(c)), nil
 }
 
 // Close ends l.

@@ -186,8 +186,11 @@ func (p *Peer) frame(b []byte, s Seg, lie Lie) []byte {
 	return p.Out.Append(b, u, lie)
 }
 
-// Next reads an FPDU and checks it.
+// Next reads an FPDU and checks it. All that it leaves out comes within Patience, too.
 func (p *Peer) Next() (Seg, error) {
+	if err := p.C.SetReadDeadline(time.Now().Add(p.Patience)); err != nil {
+		return Seg{}, err
+	}
 	for {
 		s, err := p.next()
 		if err != nil || p.Skip == nil || !p.Skip(s) {
@@ -197,9 +200,6 @@ func (p *Peer) Next() (Seg, error) {
 }
 
 func (p *Peer) next() (Seg, error) {
-	if err := p.C.SetReadDeadline(time.Now().Add(p.Patience)); err != nil {
-		return Seg{}, err
-	}
 	u, err := p.In.Next()
 	if err != nil {
 		p.note("<- %v, behind % x", err, p.In.seen[:min(96, len(p.In.seen))])
@@ -251,7 +251,7 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	}
 	var b [4096]byte
 	n, err := p.r.Read(b[:])
-	e := endingOf(err)
+	e := EndingOf(err)
 	switch {
 	case n > 0:
 		p.note("<- %d octets\n    % x", n, b[:min(n, 96)])
@@ -263,8 +263,8 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	return e, nil
 }
 
-// endingOf says what an error of reading means; 0: none of these.
-func endingOf(err error) Ending {
+// EndingOf says what an error of reading means; 0: none of these.
+func EndingOf(err error) Ending {
 	switch {
 	case errors.Is(err, io.EOF):
 		return EndFIN
@@ -284,7 +284,7 @@ func (p *Peer) Drain() error {
 		_, err := p.Next()
 		switch {
 		case err == nil:
-		case err == io.EOF, endingOf(err) == EndReset, errors.Is(err, net.ErrClosed):
+		case err == io.EOF, EndingOf(err) == EndReset, errors.Is(err, net.ErrClosed):
 			return nil
 		default:
 			return err
