@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"testing/synctest"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -460,6 +461,33 @@ func TestSendInvalidate(t *testing.T) {
 				y.WantEvent("", rdma.EventQPAccessErr)
 				e.wantTerm("here", y.WantDone("over"), false, tt.want)
 				e.wantTerm("there", x.WantDone("over"), true, tt.want)
+			})
+		})
+	}
+}
+
+// RDMAP-106: a Read behind a Send that is refused for what it invalidates has done nothing wrong,
+// and flushes, also where the Send has waited for its receive and is complete.
+func TestReadBehindRefusedInvalidate(t *testing.T) {
+	for name, disconnects := range map[string]bool{"open": false, "disconnecting": true} {
+		t.Run(name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+				x.Send(1, 0, 8)
+				x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSendInv, InvKey: 0xabcdef}, 0, 8)
+				x.Read(3, 0, 8, y, 0)
+				x.Send(4, 0, 8)
+				synctest.Wait()
+				if disconnects {
+					if err := x.QP.ModifyState(rdma.QPClosing); err != nil {
+						t.Fatal(err)
+					}
+				}
+				y.Recv(1, 0, 10)
+				y.Recv(2, 0, 10)
+				x.WantSend("what is refused is complete", is(1, ok), is(2, ok), is(3, flush), is(4, flush))
+				y.WantRecv("refused", is(1, ok), is(2, rdma.WCRemInvReq))
+				e.wantTerm("there", x.WantDone("over"), true, term{0, 2, 9})
 			})
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link/stream"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/session"
+	"github.com/vrnic/vrnic/vnic/internal/stats"
 )
 
 // What a Device asks of the transport below it. A Network with SCTP, with ports or with the order
@@ -297,4 +298,44 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 		c.link.Abort()
 	}
 	return err
+}
+
+// Near is the QP at the other end of qp's connection, if that is of this device, both are RTS, what
+// is posted is done at the peer when it is retired, and nobody observes either; else nil. It may be
+// so no longer when Near returns: QPOptions.OnState and OnParted tell.
+func (qp *QP) Near() *QP {
+	l := qp.seen.Load()
+	if l == nil || !qp.mayBeNear() {
+		return nil
+	}
+	p, ok := (*l).Near().(*linked)
+	if !ok || !(*QP)(p).mayBeNear() {
+		return nil
+	}
+	return (*QP)(p)
+}
+
+func (qp *QP) mayBeNear() bool { return qp.State() == rdma.QPRTS && !qp.work.Watched() }
+
+// Covered reports whether the CQs of qp have room for all that their queues can complete at once.
+func (qp *QP) Covered() bool { return qp.work.Queues.Covered() }
+
+// counted is what qp has counted by now.
+func (qp *QP) counted() *stats.QP {
+	if f := qp.tells.onCount; f != nil {
+		f()
+	}
+	return &qp.work.Stats
+}
+
+// SentDirectly and ReceivedDirectly count messages that qp's program has exchanged with its peer's
+// without the device.
+func (qp *QP) SentDirectly(n, octets uint64) {
+	qp.work.Stats.Sends.Add(n)
+	qp.work.Stats.SentOctets.Add(octets)
+}
+
+func (qp *QP) ReceivedDirectly(n, octets, solicited uint64) {
+	qp.work.Stats.Received(n, octets)
+	qp.work.Stats.Solicited.Add(solicited)
 }

@@ -34,7 +34,8 @@ type Device struct {
 	observers map[*observer]struct{} // guarded by mu
 	reaper    *time.Timer            // +checklocks:mu
 	reaped    uint64                 // guarded by mu: connections that were idle for too long
-	portDown  bool                   // +checklocks:mu
+	portDown  bool                   // guarded by mu: SetPort has said so
+	portHeld  bool                   // guarded by mu: it is made to look down
 
 	keys *mem.Keys // STags
 
@@ -175,15 +176,42 @@ func (d *Device) Close() error {
 // A RequestWatcher hears of the requests of a queue pair.
 type RequestWatcher = wqe.Watcher
 
+// A Spoiler has requests of a queue pair fail on purpose, and a Fate says how.
+type (
+	Spoiler = wqe.Spoiler
+	Fate    = wqe.Fate
+)
+
 // An observer looks at the requests of queue pairs.
 type observer struct {
-	of    func(qpn uint32) RequestWatcher
+	of    func(qp *QP) RequestWatcher // nil: of that one nobody
 	stops map[*QP]func()
 }
 
 // Observe has what of gives for a queue pair hear of its requests, of those that there are and
 // those that are made later; nil: of that one nobody does. stop ends it.
 func (d *Device) Observe(of func(qpn uint32) RequestWatcher) (stop func()) {
+	return d.observe(func(qp *QP) RequestWatcher { return of(qp.num) })
+}
+
+// SpoilConnects has f say, of each connection that is asked for from now on, whether it comes to
+// nothing, and of which event its CMID hears then. stop ends it.
+func (d *Device) SpoilConnects(f func() (ev CMEvent, fails bool)) (stop func()) {
+	return d.cm.SpoilConnects(f)
+}
+
+// Spoil has the requests of queue pairs be spoiled by what of gives for each; nil: not those of
+// that one. It is as Observe else.
+func (d *Device) Spoil(of func(qp *QP) Spoiler) (stop func()) {
+	return d.observe(func(qp *QP) RequestWatcher {
+		if s := of(qp); s != nil {
+			return s
+		}
+		return nil
+	})
+}
+
+func (d *Device) observe(of func(qp *QP) RequestWatcher) (stop func()) {
 	o := &observer{of, make(map[*QP]func())}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,12 +235,19 @@ func (d *Device) Observe(of func(qpn uint32) RequestWatcher) (stop func()) {
 
 // add has a queue pair observed. The device is locked, as for remove.
 func (o *observer) add(qp *QP) {
-	if w := o.of(qp.num); w != nil {
+	if w := o.of(qp); w != nil {
 		o.stops[qp] = qp.work.Watch(w)
+		(*linked)(qp).Parted()
 	}
 }
 
 func (o *observer) remove(qp *QP) { delete(o.stops, qp) }
+
+func (d *Device) qpList() []*QP {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.qps.Slice()
+}
 
 func (d *Device) contextList() []*Context {
 	d.mu.Lock()

@@ -39,27 +39,79 @@ func (c *Context) event(t rdma.AsyncEventType, object uint32, cause *rdma.Termin
 // SetPort says whether the network of d is there; in the beginning it is. A change is an event for
 // all that have opened d, PORT_ERR or PORT_ACTIVE, and nothing else: connections live as long as
 // their transport is patient.
-func (d *Device) SetPort(active bool) {
+func (d *Device) SetPort(active bool) { d.changePort(func() { d.portDown = !active }) }
+
+// HoldPort has d look as if its network were gone, whatever SetPort says, until it is called with
+// false.
+func (d *Device) HoldPort(down bool) { d.changePort(func() { d.portHeld = down }) }
+
+// changePort tells of what change, which is called with the device locked, has changed.
+func (d *Device) changePort(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock() // so that events have the order of the calls
-	if active != d.portDown {
-		return
+	was := d.portDown || d.portHeld
+	change()
+	switch is := d.portDown || d.portHeld; {
+	case is && !was:
+		d.tellLocked(rdma.EventPortErr)
+	case was && !is:
+		d.tellLocked(rdma.EventPortActive)
 	}
-	d.portDown = !active
-	t := rdma.EventPortErr
-	if active {
-		t = rdma.EventPortActive
-	}
+}
+
+// PortActive is what SetPort has said last, unless HoldPort says otherwise.
+func (d *Device) PortActive() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.portDown && !d.portHeld
+}
+
+// Tell has all that have opened d hear of an event that is about no object.
+func (d *Device) Tell(t rdma.AsyncEventType) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tellLocked(t)
+}
+
+// tellLocked is Tell with the device locked.
+//
+// +checklocks:d.mu
+func (d *Device) tellLocked(t rdma.AsyncEventType) {
 	for c := range d.contexts {
 		c.event(t, 0, nil)
 	}
 }
 
-// PortActive is what SetPort has said last.
-func (d *Device) PortActive() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.portDown
+// Break has d fail as a whole, as a card does whose firmware has: all that have opened it are told,
+// and each queue pair goes to Error. What is made later works.
+func (d *Device) Break() {
+	d.Tell(rdma.EventDeviceFatal)
+	for _, qp := range d.qpList() {
+		qp.callAsync(func() { qp.toError(errMade) })
+	}
+}
+
+// Look has each queue pair of d look for work. It does not wait.
+func (d *Device) Look() {
+	for _, qp := range d.qpList() {
+		qp.wake()
+	}
+}
+
+// BreakCQs has each completion queue of d that a queue pair uses lose a completion.
+func (d *Device) BreakCQs() {
+	for _, qp := range d.qpList() {
+		qp.BreakCQs()
+	}
+}
+
+// EndKeys ends what the keys of all regions of d give, as if they had been deregistered.
+func (d *Device) EndKeys() {
+	for _, c := range d.contextList() {
+		for _, m := range c.mem.MRs() {
+			m.End()
+		}
+	}
 }
 
 // signal puts a token into a one-slot channel.

@@ -18,7 +18,7 @@ type idleness struct {
 
 // idle is for how long qp's connection has been seen to do nothing, at least.
 func (qp *QP) idle(p *linkInfo, now time.Time) time.Duration {
-	moved := qp.work.Stats.Moved()
+	moved := qp.counted().Moved()
 	i := &qp.idleness
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -125,6 +125,13 @@ type PDInfo struct {
 	Owner   Owner  `json:"owner"`
 }
 
+// ContextInfo describes a context: a device that somebody has opened.
+type ContextInfo struct {
+	Dev    string `json:"dev"`
+	Number uint32 `json:"number"`
+	Owner  Owner  `json:"owner"`
+}
+
 // MWInfo describes a memory window. The fields from Addr on hold something while it is bound.
 type MWInfo struct {
 	Dev    string `json:"dev"`
@@ -176,6 +183,7 @@ type CMInfo struct {
 	Dev    string         `json:"dev"`
 	Handle uint32         `json:"handle"`
 	State  string         `json:"state"`
+	Space  string         `json:"space"` // of ports: TCP or UDP
 	Local  netip.AddrPort `json:"local,omitzero"`
 	Remote netip.AddrPort `json:"remote,omitzero"`
 	QPN    uint32         `json:"qpn,omitempty"`
@@ -223,7 +231,7 @@ func (d *Device) DevInfo() DevInfo {
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
 	for qp := range d.qps.All() {
-		i.Counters.Add(qp.work.Stats.Snapshot())
+		i.Counters.Add(qp.counted().Snapshot())
 	}
 	if r := d.roce; r != nil {
 		p := r.past
@@ -304,7 +312,7 @@ func (qp *QP) Info() QPInfo {
 		SendCQ: qp.work.Queues.SendCQ.Handle(), RecvCQ: qp.work.Queues.RecvCQ.Handle(),
 		MaxSendWR: qp.work.Config().MaxSendWR,
 		MaxRecvWR: qp.work.Config().MaxRecvWR,
-		Owner:     qp.ctx.owner(), Created: qp.created, Counters: qp.work.Stats.Snapshot(),
+		Owner:     qp.ctx.owner(), Created: qp.tells.created, Counters: qp.counted().Snapshot(),
 	}
 	if p := qp.packets; p != nil {
 		i.Attr = p.shown.Load()
@@ -331,6 +339,17 @@ func (qp *QP) Info() QPInfo {
 		}
 	}
 	return i
+}
+
+// EachContext describes c, or all contexts for nil.
+func (d *Device) EachContext(c *Context) iter.Seq[ContextInfo] {
+	return func(yield func(ContextInfo) bool) {
+		for _, c := range d.only(c) {
+			if !yield(ContextInfo{Dev: d.cfg.Name, Number: c.id, Owner: c.owner()}) {
+				return
+			}
+		}
+	}
 }
 
 // EachPD describes the protection domains of c, or all for nil.
@@ -491,8 +510,8 @@ func (d *Device) EachCM(c *Context) iter.Seq[CMInfo] {
 			for _, id := range byHandle(ids) {
 				i := id.Info()
 				if !yield(CMInfo{
-					Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote,
-					QPN:     i.QPN,
+					Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Space: i.Space.String(),
+					Local: i.Local, Remote: i.Remote, QPN: i.QPN,
 					Waiting: int32(i.Waiting), Owner: c.owner(),
 				}) {
 					return

@@ -39,6 +39,12 @@ type QPOptions struct {
 	// OnState, if set, is called on each change of state, by who runs the QP: it must not
 	// block nor call this package.
 	OnState func(rdma.QPState)
+	// OnParted, if set, is called when Near has come to be nil although the QP is RTS, as OnState is
+	// and with locks held.
+	OnParted func()
+	// OnCount, if set, is called before counters are read, with locks held: it tells by SentDirectly
+	// and ReceivedDirectly what was done without the QP.
+	OnCount func()
 	// Linger, if set, is told of octets that the peer has sent: they may have an answer soon.
 	Linger Lingerer
 	// EndInError has a connection that ends gracefully leave the QP in Error, where what is posted
@@ -84,9 +90,16 @@ type connected struct {
 type options struct {
 	dev      *Device
 	packets  *packetQP // of a QP of RoCE; nil: one of iWARP
-	onState  func(rdma.QPState)
 	linger   Lingerer
 	endState rdma.QPState // after a graceful end
+	tells    *tells
+}
+
+// tells are whom a QP tells of what no message does, and since when it is there.
+type tells struct {
+	onState  func(rdma.QPState)
+	onParted func()
+	onCount  func()
 	created  time.Time
 }
 
@@ -174,7 +187,8 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		identity: identity{ctx: c, pd: pd},
 		mailbox:  mailbox{wakec: make(chan struct{}, 1), gone: make(chan struct{})},
 		options: options{
-			dev: c.dev, onState: o.OnState, linger: o.Linger, endState: rdma.QPIdle, created: time.Now(),
+			dev: c.dev, linger: o.Linger, endState: rdma.QPIdle,
+			tells: &tells{o.OnState, o.OnParted, o.OnCount, time.Now()},
 		},
 	}
 	if o.EndInError {
@@ -276,7 +290,7 @@ func (qp *QP) forget() {
 		return // it was closed while it was lent
 	}
 	c.dev.unnameLocked(qp.num)
-	c.dev.past.Add(qp.work.Stats.Snapshot())
+	c.dev.past.Add(qp.counted().Snapshot())
 	if qp.packets != nil {
 		c.dev.roce.past.Add(qp.packets.stats.Snapshot())
 	}
@@ -604,6 +618,12 @@ func (q *linked) PeerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 func (q *linked) Replace(l link.Link) {
 	q.link = l
 	q.seen.Store(&l)
+}
+
+func (q *linked) Parted() {
+	if f := q.tells.onParted; f != nil {
+		f()
+	}
 }
 
 func (q *linked) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
@@ -17,6 +18,7 @@ var (
 	errUnheard  = errors.New("the peer closed the connection behind a Send that found no receive")
 	errConsumer = errors.New("the program asked for it")
 	errOverrun  = errors.New("a completion queue has no room")
+	errMade     = wqe.ErrMade
 )
 
 // localError ends the connection for a fault found on this side: Q5, Q6, Q7. The Terminate goes
@@ -26,12 +28,17 @@ func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 		return
 	}
 	code := e.Cause
+	if errors.Is(e.Err, wqe.ErrByPeer) {
+		qp.peerTerminated(code, nil)
+		return
+	}
 	qp.endErr = termError(code, false)
 	qp.log("terminate", "cause", code, "err", e.Err, "by", by)
 	ev := rdma.EventQPFatal
 	r := &qp.work.Recv
 	// Who gets which status: docs/qp-states.md.
 	switch {
+	case errors.Is(e.Err, wqe.ErrMade): // who has asked for it has said with which status
 	case code == iwarp.TermMessageTooLong && r.FailSend(rdma.WCLocLen, wqe.VendorErr(code)):
 	case by == link.Refused, r.Failing(), errors.Is(e, wqe.ErrSink):
 		ev = rdma.EventQPAccessErr
@@ -50,7 +57,8 @@ func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 }
 
 // peerTerminated ends the connection after a Terminate of the peer: Q9. culprit is the request
-// that it is about, if it says so.
+// that it is about, if it says so. What cannot be invalidated is of a Send, which is complete: a
+// Read or an atomic behind it has done nothing wrong.
 func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 	if qp.State() != rdma.QPRTS {
 		return
@@ -61,6 +69,7 @@ func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 	v := wqe.VendorErr(code)
 	ev := rdma.EventQPFatal
 	switch {
+	case code == iwarp.TermCannotInvalidate, code == iwarp.TermInvalidateNotAssociated:
 	case code.Layer == iwarp.LayerRDMAP && code.Type == 1 && culprit != nil:
 		culprit.Blame(rdma.WCRemAccess, v)
 	case code.Layer == iwarp.LayerRDMAP && code.Type == 2 && culprit != nil:
@@ -270,6 +279,58 @@ func (qp *QP) flushIdle() (more bool) {
 	}
 	return more
 }
+
+// Break ends the connection of qp as a fault of the card does, if there is one: of iWARP by a
+// Terminate with that code, of RoCE without a word. It does not wait; done is called behind it.
+func (qp *QP) Break(code iwarp.TermCode, done func()) {
+	qp.callAsync(func() {
+		switch {
+		case qp.packets != nil:
+			qp.ctx.event(rdma.EventQPFatal, qp.num, nil)
+			qp.toError(errMade)
+		default:
+			qp.localError(&iwarp.LocalError{Cause: code, Err: errMade}, link.ByQP)
+		}
+		done()
+	})
+}
+
+// Refuse has qp, of a reliable connection of RoCE, answer the next request of its peer with a NAK.
+// It does not wait.
+func (qp *QP) Refuse(s packet.Syndrome) {
+	qp.callAsync(func() {
+		if qp.packets == nil {
+			return
+		}
+		if l := qp.packets.peer.Load(); l != nil {
+			l.Refuse(s)
+		}
+	})
+}
+
+// Lost as the delay of a doorbell: its request is seen when the next one is posted.
+const Lost = wqe.Lost
+
+// LateBells has late say of each send request that is posted how late its doorbell is, 0: it is
+// not. Nothing waits when open says so, or the connection is over; Device.Look then has qp look. It
+// does not wait.
+func (qp *QP) LateBells(late func(wr *rdma.SendWR) time.Duration, open func() bool) {
+	qp.callAsync(func() {
+		qp.work.Gate(late, func() bool { return open() || qp.State() != rdma.QPRTS })
+	})
+}
+
+// BreakCQs has the completion queues of qp lose a completion: all queue pairs that complete there
+// go to Error. It does not wait.
+func (qp *QP) BreakCQs() {
+	qp.callAsync(func() {
+		qp.work.Queues.SendCQ.Break()
+		qp.work.Queues.RecvCQ.Break()
+	})
+}
+
+// EndKey ends what a key of qp's protection domain gives, as if its region had been deregistered.
+func (qp *QP) EndKey(key uint32) { qp.pd.EndKey(key) }
 
 // cqOverrun ends a QP whose completions cannot be delivered any more.
 func (qp *QP) cqOverrun() {

@@ -57,8 +57,8 @@ func (qp *QP) setState(to rdma.QPState) error {
 	}
 	qp.state.Store(uint32(to))
 	qp.log("state", "from", from, "to", to)
-	if qp.onState != nil {
-		qp.onState(to)
+	if f := qp.tells.onState; f != nil {
+		f(to)
 	}
 	if qp.packets != nil {
 		qp.entered(to)

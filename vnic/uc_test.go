@@ -121,7 +121,8 @@ func TestUCPaced(t *testing.T) {
 			if c := y.QP.Counted(); c.InWrites != many {
 				t.Errorf("%d of %d Writes have come", c.InWrites, many)
 			}
-			if limit := time.Second; took > limit || !answers && took < 100*time.Millisecond {
+			// docs/decisions.md#R17: half a second is what one that never answers is waited for.
+			if limit := 600 * time.Millisecond; took > limit || !answers && took < 500*time.Millisecond {
 				t.Errorf("answered %t: it took %v", answers, took)
 			}
 			if marked == 0 {

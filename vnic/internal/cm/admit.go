@@ -270,6 +270,7 @@ func (m *Manager) roceLoad(ports int) Load {
 // An Info describes an ID.
 type Info struct {
 	State         string
+	Space         PortSpace
 	Local, Remote netip.AddrPort
 	QPN           uint32 // 0: none
 	Waiting       int    // of a listener: requests half open or unanswered
@@ -279,7 +280,7 @@ type Info struct {
 func (id *ID) Info() Info {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	i := Info{State: id.state.String(), Local: id.local, Remote: id.remote}
+	i := Info{State: id.state.String(), Space: id.space, Local: id.local, Remote: id.remote}
 	if id.attempt != nil {
 		i.QPN = id.attempt.qp.Num()
 	}

@@ -19,6 +19,9 @@ import (
 // one that the program takes to RTR and RTS itself, as QPAttr says, when CONNECT_RESPONSE has come,
 // which stands for ESTABLISHED then; Establish or Reject follows.
 func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
+	if ev, fails := id.m.spoiled(); fails {
+		return id.failConnect(qp, ev)
+	}
 	if id.m.cfg.RoCE != nil {
 		p.PrivateData = append([]byte(nil), p.PrivateData...)
 		return id.connectRoCE(qp, p)
@@ -56,6 +59,23 @@ func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
 		return fmt.Errorf("connect: %w", rdma.ErrClosed)
 	}
 	return nil
+}
+
+// failConnect is a Connect that comes to nothing, of which ev tells: nobody is asked.
+func (id *ID) failConnect(qp Connectable, ev Event) (err error) {
+	var a *Attempt
+	if qp != nil && id.space != PortSpaceUDP {
+		if a, err = id.newAttempt(qp); err != nil {
+			return err
+		}
+	}
+	if err = id.begin(stepConnect, a, nil); err == nil && !id.user.start(func() { id.fail(a, ev) }) {
+		err = fmt.Errorf("connect: %w", rdma.ErrClosed)
+	}
+	if err != nil {
+		a.release(false, nil)
+	}
+	return err
 }
 
 // begin takes the step that a begins with.

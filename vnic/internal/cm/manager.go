@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -50,6 +51,34 @@ type Manager struct {
 	ports  portTable
 	admit  admission
 	assocs session.Pool
+
+	spoilMu sync.Mutex
+	spoil   []*func() (Event, bool) // +checklocks:spoilMu
+}
+
+// SpoilConnects has f say, of each connection that is asked for from now on, whether it comes to
+// nothing, and of which event its ID hears then. stop ends it.
+func (m *Manager) SpoilConnects(f func() (ev Event, fails bool)) (stop func()) {
+	m.spoilMu.Lock()
+	defer m.spoilMu.Unlock()
+	m.spoil = append(m.spoil, &f)
+	return func() {
+		m.spoilMu.Lock()
+		defer m.spoilMu.Unlock()
+		m.spoil = slices.DeleteFunc(m.spoil, func(g *func() (Event, bool)) bool { return g == &f })
+	}
+}
+
+// spoiled says whether the next connection comes to nothing; the first one who says so has a say.
+func (m *Manager) spoiled() (ev Event, fails bool) {
+	m.spoilMu.Lock()
+	defer m.spoilMu.Unlock()
+	for _, f := range m.spoil {
+		if e, ok := (*f)(); ok && !fails {
+			ev, fails = e, true
+		}
+	}
+	return ev, fails
 }
 
 // New makes the connection manager of a device.

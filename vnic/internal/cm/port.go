@@ -18,6 +18,14 @@ const (
 	PortSpaceUDP PortSpace = 0x0111
 )
 
+// String is the name of s as `rdma resource` of iproute2 has it.
+func (s PortSpace) String() string {
+	if s == PortSpaceUDP {
+		return "UDP"
+	}
+	return "TCP"
+}
+
 // A portTable holds which ID has which address and port of a device. All users share it.
 type portTable struct {
 	mu sync.Mutex

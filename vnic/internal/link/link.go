@@ -72,6 +72,9 @@ type Abilities interface {
 	// Prefetch asks the caches for what a message needs, at both ends if it has both. Any goroutine
 	// may call it.
 	Prefetch()
+	// Near is the QP at the other end, if it is one of this device and each request is done when it
+	// is retired; nil: not, or not any more. Any goroutine may call it.
+	Near() QP
 }
 
 // Basic has the defaults of Abilities: a link whose halves end together, whose steps may touch any
@@ -85,6 +88,7 @@ func (Basic) Yield() int       { return 1 }
 func (Basic) Delivered()       {}
 func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
+func (Basic) Near() QP         { return nil }
 
 // NoStream is embedded by a Link of RoCE: packets have no stream to end, and nobody asks for it.
 type NoStream struct{}
@@ -125,6 +129,9 @@ type QP interface {
 	PeerTerminated(code iwarp.TermCode, culprit *wqe.Request)
 	// Replace has the QP go on with l, which is opened then.
 	Replace(l Link)
+
+	// Parted says that Near is nil from now on. Any goroutine may call it, with any lock held.
+	Parted()
 
 	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
 	SetDeadline(d time.Duration)

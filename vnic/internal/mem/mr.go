@@ -279,6 +279,16 @@ func (m *MR) revoke() {
 	}
 }
 
+// End has m's key give nothing any more, whatever stands on m: all that is left to do is Close.
+func (m *MR) End() { m.revoke() }
+
+// EndKey is End for the region or binding of pd that has the key, if that is one of the user's.
+func (pd *PD) EndKey(key uint32) {
+	if m := pd.keys.lookup(key); m != nil && m.pd == pd && !m.hidden {
+		m.revoke()
+	}
+}
+
 // Revoked reports whether m is revoked. A region that is not may become so at any time; what
 // counts is Pin.
 func (m *MR) Revoked() bool { return m.pins.Load()&mrClosed != 0 }

@@ -225,6 +225,15 @@ func (cq *CQ) overrunLocked() {
 	signal(cq.event)
 }
 
+// Break has cq lose a completion, as if there were no room for one.
+func (cq *CQ) Break() {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if !cq.closed.Load() && !cq.overrun {
+		cq.overrunLocked()
+	}
+}
+
 // countShared begins to count what QPs with an SRQ hold here, if that can be known.
 func (cq *CQ) countShared() {
 	cq.mu.Lock()

@@ -138,6 +138,14 @@ func (p *Pair) reserveLocked(n int) (fits bool) {
 	return p.SendCQ.need <= p.SendCQ.Depth() && rcq.need <= rcq.Depth()
 }
 
+// Covered reports whether the CQs of p have room for all that their queues can have in them.
+func (p *Pair) Covered() bool {
+	s := p.SendCQ.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.SendCQ.need <= p.SendCQ.Depth() && p.RecvCQ.need <= p.RecvCQ.Depth()
+}
+
 // Drop has completions of p that wait not polled any more.
 func (p *Pair) Drop() { p.dropped.Store(true) }
 

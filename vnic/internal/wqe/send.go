@@ -18,6 +18,7 @@ type sendSide struct {
 	base             uint32    // the request that has the first slot
 	reads            int32     // under way and unanswered
 	bad              bool      // an entry waits to fail; nothing is taken behind it
+	fate             Fate      // of the request that was taken last
 	finished         bool      // nothing more is taken for this connection
 	broken           bool      // a request was flushed or has failed: what is behind it flushes
 	extensions       bool      // RFC 7306 was agreed on
@@ -80,7 +81,7 @@ func (r *Requests) Discard() {
 	n := int(s.tail - s.head)
 	r.DropSends()
 	for range r.cfg.MaxSendWR { // who posts meanwhile has what is behind them
-		if !r.takeSend(s.room()) {
+		if !r.takeSend(s.room(), true) {
 			break
 		}
 		n++
@@ -164,7 +165,7 @@ func (r *Requests) Next() *Request {
 		return nil
 	}
 	e := s.room()
-	if !r.takeSend(e) {
+	if !r.takeSend(e, false) {
 		return nil
 	}
 	if err := r.prepare(e); err != nil {
@@ -174,8 +175,8 @@ func (r *Requests) Next() *Request {
 	return e
 }
 
-// takeSend takes the next request of the queue into e.
-func (r *Requests) takeSend(e *Request) bool {
+// takeSend takes the next request of the queue into e; flush: for it to be flushed, or forgotten.
+func (r *Requests) takeSend(e *Request, flush bool) bool {
 	ok, err := r.Queues.Send.Next(&e.WR)
 	if err != nil {
 		r.owner.Violation(fmt.Errorf("send queue of QP %d: %w", r.num, err))
@@ -186,8 +187,12 @@ func (r *Requests) takeSend(e *Request) bool {
 	}
 	e.state, e.Status, e.vendor, e.Moved, e.Total = queued, 0, 0, 0, 0
 	e.HalfPosted, e.ended = false, nil
+	r.send.fate = Fate{}
 	if w := r.watching(); w != nil {
 		w.take(r.send.tail&r.send.mask, &e.WR, int(r.send.tail-r.send.head))
+		if !flush {
+			r.send.fate = w.spoil(&e.WR)
+		}
 	}
 	return true
 }
@@ -197,7 +202,7 @@ func (r *Requests) takeSend(e *Request) bool {
 func (r *Requests) prepare(e *Request) error {
 	n, err := r.Check(&e.WR)
 	if err != nil {
-		e.Status = rdma.WCLocQPOp
+		e.Status = r.unfit()
 		return err
 	}
 	e.Total = n
@@ -269,7 +274,7 @@ func (r *Requests) fail(e *Request) *iwarp.LocalError {
 	e.state = done
 	r.send.next++
 	r.Retire()
-	return &iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: err}
+	return r.ending(err)
 }
 
 // Posted counts e, whose turn it was, as under way.
@@ -378,7 +383,7 @@ func (r *Requests) BlameSend(st rdma.WCStatus, vendor uint32) {
 		}
 	}
 	if s.tail-s.head <= s.mask {
-		if e := s.room(); r.takeSend(e) {
+		if e := s.room(); r.takeSend(e, true) {
 			e.Blame(st, vendor)
 			s.tail++
 		}
@@ -398,7 +403,7 @@ func (r *Requests) FlushSends(vendor uint32) (more bool) {
 				return true
 			}
 			e := s.room()
-			if !r.takeSend(e) {
+			if !r.takeSend(e, true) {
 				break
 			}
 			s.tail++

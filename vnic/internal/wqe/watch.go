@@ -20,9 +20,20 @@ type Watcher interface {
 
 // A watch is who watches a queue pair. It does not change, but for the times.
 type watch struct {
-	by    []Watcher
-	began time.Time
-	taken []time.Duration // the owner's, by slot: when, counted from began; 0: nobody watched then
+	by       []Watcher
+	spoilers []Spoiler // of them
+	began    time.Time
+	taken    []time.Duration // the owner's, by slot: when, counted from began; 0: nobody watched then
+}
+
+// find sets which of those who watch are spoilers.
+func (w *watch) find() {
+	w.spoilers = nil
+	for _, by := range w.by {
+		if s, ok := by.(Spoiler); ok {
+			w.spoilers = append(w.spoilers, s)
+		}
+	}
 }
 
 // Watch has w hear of r's requests from now on, until stop is called; what is on its way may still
@@ -35,6 +46,7 @@ func (r *Requests) Watch(w Watcher) (stop func()) {
 	} else {
 		next.began, next.taken = time.Now(), make([]time.Duration, r.Depth())
 	}
+	next.find()
 	r.watch.Store(next)
 	r.watched.Store(true)
 	return func() {
@@ -45,9 +57,13 @@ func (r *Requests) Watch(w Watcher) (stop func()) {
 			r.watch.Store(nil)
 			return
 		}
+		now.find()
 		r.watch.Store(&now)
 	}
 }
+
+// Watched reports whether somebody hears of r's requests. Any goroutine may ask.
+func (r *Requests) Watched() bool { return r.watched.Load() }
 
 // watching is who watches r; nil: nobody.
 func (r *Requests) watching() *watch {
@@ -83,6 +99,9 @@ func (w *watch) complete(slot uint32, wr *rdma.SendWR, st rdma.WCStatus) {
 
 // receive says that a receive has completed.
 func (w *watch) receive(wc *rdma.WC) {
+	if len(w.spoilers) > 0 {
+		w.spoilReceive(wc)
+	}
 	at := time.Now()
 	for _, by := range w.by {
 		by.Received(at, wc)

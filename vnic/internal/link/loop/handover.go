@@ -56,6 +56,8 @@ func (l *End) HandOver() <-chan struct{} {
 		// The QPs show addresses of their own.
 		l.pipe, l.peer.pipe = llp.NewPipe(netip.AddrPort{}, netip.AddrPort{})
 		p.asked.Store(true)
+		l.qp.Parted()
+		l.peer.qp.Parted()
 	}
 	if p.done == nil {
 		p.done = make(chan struct{})

@@ -97,6 +97,14 @@ func (l *End) Open() {
 	l.peer.qp.Wake()
 }
 
+// Near implements link.Link.
+func (l *End) Near() link.QP {
+	if l.pair.asked.Load() {
+		return nil
+	}
+	return l.peer.qp
+}
+
 // Blocking implements link.Link: only the end of a hand-over can.
 func (l *End) Blocking() bool { return l.pair.asked.Load() }
 

@@ -70,8 +70,8 @@ type pace struct {
 // peer's. Each waits twice as long as the one before it: they fill the queue, too.
 const (
 	askAgain     = 2 * time.Millisecond
-	knownAnswers = 9 // packets, which together wait for 1 s
-	othersAnswer = 7 // 0.25 s
+	knownAnswers = 9 // packets, and one more: together they wait for 2 s
+	othersAnswer = 7 // 0.5 s
 )
 
 const (

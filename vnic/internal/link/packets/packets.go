@@ -222,6 +222,15 @@ func (l *Link) Resume() {
 // Drained reports that nothing is under way of what was begun before Drain.
 func (l *Link) Drained() bool { return l.eng.Drained() && !l.partlyCopied() }
 
+// Refuse has the next request of the peer of an RC answered with a NAK. It comes as a packet, also
+// from a peer of this process.
+func (l *Link) Refuse(s packet.Syndrome) {
+	if c, ok := l.eng.(*roce.RC); ok {
+		l.FindBy(nil)
+		c.Refuse(s)
+	}
+}
+
 // Recover has a UC that has failed to send go on.
 func (l *Link) Recover() {
 	if u, ok := l.eng.(unreliable); ok {
