@@ -55,19 +55,28 @@ func (c *Client) Change(ctx context.Context, ch Change) error {
 			req.Flags |= f.flag
 		}
 	}
-	return c.control(ctx, req, ch.Key, ch.Value, fd)
+	what := strings.TrimRight(fmt.Sprintf("change %s %s", ch.Key, ch.Value), " ")
+	return c.control(ctx, what, req, ch.Key, ch.Value, fd)
 }
 
-// control asks for a change; fd goes with it, unless it is -1.
-func (c *Client) control(ctx context.Context, req *abi.ControlRequest, key, value string,
-	fd int) error {
+// control asks for a change, or a look; fd goes with it, unless it is -1.
+func (c *Client) control(ctx context.Context, what string, req *abi.ControlRequest,
+	key, value string, fd int) error {
 	if len(key) >= len(req.Key) || len(value) >= len(req.Value) {
 		return errInvalid("change of %d octets, at most %d", len(value), len(req.Value)-1)
 	}
 	copy(req.Key[:], key)
 	copy(req.Value[:], value)
-	_, err := c.rpcWithin(ctx, abi.OpControl, fmt.Sprintf("change %s %s", key, value), req,
-		&abi.Empty{}, fd)
+	if fd >= 0 {
+		// A daemon that does not know the call yet ends a session that sends it a descriptor. These
+		// flags are refused by one that does.
+		_, err := c.rpcWithin(ctx, abi.OpControl, what, &abi.ControlRequest{Flags: ^uint32(0)},
+			&abi.Empty{}, -1)
+		if err != nil && !errors.Is(err, syscall.EINVAL) {
+			return err
+		}
+	}
+	_, err := c.rpcWithin(ctx, abi.OpControl, what, req, &abi.Empty{}, fd)
 	return err
 }
 
@@ -106,8 +115,8 @@ func (c *Client) look(ctx context.Context, verb uint32, key string, at []string)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.control(ctx, &abi.ControlRequest{Verb: verb}, key, strings.Join(at, "\n"),
-		int(theirs.Fd())); err != nil {
+	if err := c.control(ctx, "look at what others do", &abi.ControlRequest{Verb: verb}, key,
+		strings.Join(at, "\n"), int(theirs.Fd())); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn.(*net.UnixConn), nil

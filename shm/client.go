@@ -310,7 +310,7 @@ var listKinds = map[string]uint32{
 	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
 	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
 	"gid": abi.ListGID, "pd": abi.ListPD, "srq": abi.ListSRQ, "mw": abi.ListMW, "peer": abi.ListPeer,
-	"ipoib": abi.ListNetif, "config": abi.ListConfig,
+	"ipoib": abi.ListNetif, "config": abi.ListConfig, "ctx": abi.ListCtx,
 	"impair": abi.ListImpair, "fault": abi.ListFault,
 }
 

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
+	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
@@ -17,6 +19,9 @@ func (c *Client) rows(ctx context.Context, op abi.Op, what string,
 		for {
 			rep := &abi.ListReply{}
 			_, err := c.rpcWithin(ctx, op, what, req, rep, -1)
+			if ce, ok := errors.AsType[*CallError](err); ok && ce.Errno == syscall.EINVAL {
+				ce.Errno = syscall.EOPNOTSUPP // an older daemon has no list of that kind
+			}
 			var page []json.RawMessage
 			if err == nil {
 				if page, err = parseRows(rep); err == nil && rep.Next != 0 &&

@@ -40,6 +40,8 @@ const (
 	OpDestroyAH     Op = 73
 	OpAttachMcast   Op = 74
 	OpDetachMcast   Op = 75
+	OpDirect        Op = 76
+	OpIdentify      Op = 77
 
 	OpCMCreateChan     Op = 96
 	OpCMDestroyChan    Op = 97
@@ -177,6 +179,12 @@ var calls = [...]callInfo{
 	}},
 	OpDetachMcast: {name: "DETACH_MCAST", messages: func() (req, rep Message) {
 		return &AttachMcastRequest{}, &Empty{}
+	}},
+	OpDirect: {name: "DIRECT", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &DirectReply{}
+	}},
+	OpIdentify: {name: "IDENTIFY", takes: 1, messages: func() (req, rep Message) {
+		return &IdentifyRequest{}, &Empty{}
 	}},
 	OpCMCreateChan: {name: "CM_CREATE_CHAN", gives: 1, messages: func() (req, rep Message) {
 		return &Empty{}, &CMCreateChanReply{}

@@ -38,6 +38,9 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%d)", uint16(o))
 }
 
+// Known reports whether there is such a call.
+func (o Op) Known() bool { return o.info().name != "" }
+
 // Quick reports whether the call waits for nobody and comes in numbers: the replies to those before
 // may wait for its own. Others can take long, as whatever lets go of memory that a QP is using.
 func (o Op) Quick() bool { return o.info().quick }
@@ -68,6 +71,13 @@ func Ops() (all []Op) {
 const (
 	FeatureReasons = 1 // asks for a Refusal with refusals
 	FeatureAgain   = 2 // what is answered by EINPROGRESS is sent again; else it is waited for
+	FeatureDirect  = 4 // offers the direct path; in the reply: it can be had (docs/direct.md)
+)
+
+// Namespaces of IDENTIFY.
+const (
+	NamespaceUser    = 1
+	NamespaceProcess = 2
 )
 
 // DeviceNameLen is the space for a device's name, zero padded. MaxDevices is how many names HELLO
@@ -189,6 +199,7 @@ const (
 	ListConfig = 16
 	ListImpair = 17
 	ListFault  = 18
+	ListCtx    = 19
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

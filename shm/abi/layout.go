@@ -210,6 +210,7 @@ const (
 	DirMessages  = 80  // u64, of all operations
 	DirOctets    = 88  // u64
 	DirOwn       = 96  // Sends that are over for which its own CQ wanted an event
+	DirAsked     = 104 // u64, of all operations those that were solicited
 	DirSlabCons  = 128 // line 2 receiver: octets taken out of the slab
 	DirWant      = 132 // what its CQ is armed for
 	DirRooms     = 192 // receiver: a room for each slot, then the slots, each on lines of its own

@@ -94,7 +94,7 @@ type HelloRequest struct {
 	Magic    uint32 // MagicHello
 	Major    uint16
 	Minor    uint16
-	Features uint64 // FeatureReasons, FeatureAgain; others are not known, and passed over
+	Features uint64 // FeatureReasons, FeatureAgain, FeatureDirect; others are passed over
 	Comm     [16]byte
 }
 
@@ -430,6 +430,19 @@ type AttachMcastRequest struct {
 	QP  uint32
 	Pad uint32
 	GID [16]byte
+}
+
+// DirectReply carries the pair's memfd.
+type DirectReply struct {
+	Second uint32 // 1: the QP is the pair's second, 0: its first
+	Pad    uint32
+}
+
+// IdentifyRequest carries a descriptor of a namespace of the client's, /proc/self/ns/user or pid:
+// of each once, before DIRECT. EOPNOTSUPP: there is no direct path for it.
+type IdentifyRequest struct {
+	Kind uint32 // NamespaceUser, NamespaceProcess
+	Pad  uint32
 }
 
 // A SockAddr is an address with a port in host byte order. Family 0 is none.

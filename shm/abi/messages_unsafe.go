@@ -53,6 +53,8 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(CreateAHRequest{})-40]
 	_ = [1]int{}[unsafe.Sizeof(CreateAHReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(AttachMcastRequest{})-24]
+	_ = [1]int{}[unsafe.Sizeof(DirectReply{})-8]
+	_ = [1]int{}[unsafe.Sizeof(IdentifyRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(SockAddr{})-24]
 	_ = [1]int{}[unsafe.Sizeof(ConnParam{})-528]
 	_ = [1]int{}[unsafe.Sizeof(CMCreateChanReply{})-8]
@@ -241,6 +243,12 @@ func (m *CreateAHReply) padZero() bool  { return true }
 
 func (m *AttachMcastRequest) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
 func (m *AttachMcastRequest) padZero() bool  { return m.Pad == 0 }
+
+func (m *DirectReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *DirectReply) padZero() bool  { return m.Pad == 0 }
+
+func (m *IdentifyRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *IdentifyRequest) padZero() bool  { return m.Pad == 0 }
 
 func (m *SockAddr) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
 func (m *SockAddr) padZero() bool  { return true }

@@ -16,6 +16,15 @@ func Word(mem []byte, off uint32) *atomic.Uint32 {
 	return (*atomic.Uint32)(p)
 }
 
+// Word64 is Word for 64 bits.
+func Word64(mem []byte, off uint32) *atomic.Uint64 {
+	p := unsafe.Pointer(&mem[off : off+8 : len(mem)][0])
+	if uintptr(p)%8 != 0 {
+		panic("shm: word not aligned")
+	}
+	return (*atomic.Uint64)(p)
+}
+
 // Words is a run of n shared words from off on.
 func Words(mem []byte, off, n uint32) []atomic.Uint32 {
 	if n == 0 {

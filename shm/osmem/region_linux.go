@@ -179,3 +179,18 @@ var monoStart, monoBase = func() (time.Time, uint64) {
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // always there
 	return time.Now(), uint64(ts.Nano())
 }()
+
+// An ID tells files from each other, and namespaces.
+type ID struct{ dev, ino uint64 }
+
+// FileID is that of what fd is. It may take as long as its file system does.
+func FileID(fd int) (ID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return ID{}, err
+	}
+	return ID{st.Dev, st.Ino}, nil
+}
+
+// DupFD returns another descriptor of what fd is.
+func DupFD(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -132,10 +133,27 @@ func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	if a&abi.ArmNext == 0 && (a&abi.ArmSolicited == 0 || !solicited && e.Status == 0) {
 		return nil
 	}
+	c.raiseLocked()
+	return nil
+}
+
+// +checklocks:c.mu
+func (c *CQProducer) raiseLocked() {
 	if c.arm.Swap(abi.ArmQueued)&abi.ArmQueued == 0 && c.ch != nil {
 		c.ch.push(c.handle)
 	}
-	return nil
+}
+
+// Notify raises the event of a completion that the client has not got from here: docs/direct.md.
+func (c *CQProducer) Notify(solicited bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed { // its memory may be there no more, and the QP's peer still ring
+		return
+	}
+	if a := c.arm.Load(); a&abi.ArmNext != 0 || a&abi.ArmSolicited != 0 && solicited {
+		c.raiseLocked()
+	}
 }
 
 // Armed reports whether the client waits for an event, as far as one can tell.
@@ -160,6 +178,9 @@ func (c *CQProducer) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	if c.ch != nil {
+		c.ch.forget(c.handle)
+	}
 }
 
 // A CQConsumer is the client's end of a completion queue. Poll must not overlap itself; Arm and
@@ -286,6 +307,8 @@ type ChannelProducer struct {
 	prod  uint32
 	token func() // writes one token to the event pipe; does not block
 	fail  func(error)
+	quiet bool     // guarded by mu: nothing is told
+	held  []uint32 // guarded by mu: what waits for that to end
 
 	prodWord, consWord *atomic.Uint32
 }
@@ -310,11 +333,16 @@ func NewChannelProducer(mem []byte, handle uint32, token func(),
 func (r *ChannelProducer) push(handle uint32) {
 	r.mu.Lock()
 	cons := r.consWord.Load()
-	if r.prod-cons >= abi.ChanSlots {
+	if n := r.prod - cons; n >= abi.ChanSlots || int(n)+len(r.held) >= abi.ChanSlots {
 		r.mu.Unlock()
 		if r.fail != nil {
 			r.fail(abi.Violation("channel cons %d with prod %d and %d slots", cons, r.prod, abi.ChanSlots))
 		}
+		return
+	}
+	if r.quiet {
+		r.held = append(r.held, handle)
+		r.mu.Unlock()
 		return
 	}
 	r.slots[r.prod%abi.ChanSlots].Store(handle)
@@ -322,6 +350,29 @@ func (r *ChannelProducer) push(handle uint32) {
 	r.prodWord.Store(r.prod)
 	r.mu.Unlock()
 	r.token()
+}
+
+// Quiet has the client told of nothing until it is called with false: what comes meanwhile is told
+// of then.
+func (r *ChannelProducer) Quiet(on bool) {
+	r.mu.Lock()
+	held := r.held
+	if r.quiet = on; !on {
+		r.held = nil
+	}
+	r.mu.Unlock()
+	if !on {
+		for _, handle := range held {
+			r.push(handle)
+		}
+	}
+}
+
+// forget has nothing told of a CQ that was held back.
+func (r *ChannelProducer) forget(handle uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = slices.DeleteFunc(r.held, func(h uint32) bool { return h == handle })
 }
 
 // A ChannelConsumer is the client's end of a completion channel. Calls must not overlap: take the

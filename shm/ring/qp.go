@@ -18,6 +18,7 @@ type SendConsumer struct {
 	head     uint32         // WQEs taken
 	done     uint32         // WQEs retired
 	slab     txSlabConsumer
+	out      atomic.Pointer[Direction] // or nil: of the pair that the QP is in
 	fail     func(error)
 	raw      [abi.MaxSQStride]byte
 }
@@ -79,6 +80,9 @@ func (q *SendConsumer) Retire(n uint32) uint32 {
 	if n != 0 && q.l.TxSlabSize != 0 {
 		q.slab.free((q.done - 1) & (q.l.SQSize - 1))
 	}
+	if d := q.out.Load(); d != nil {
+		d.publish() // first: docs/direct.md#owner
+	}
 	q.doneWord.Store(q.done)
 	return q.done
 }
@@ -104,6 +108,8 @@ type RecvConsumer struct {
 	isStarved bool           // what starved holds
 	shared    bool           // an SRQ's
 	head      uint32
+	used      atomic.Uint32             // head, for others than the owner
+	in        atomic.Pointer[Direction] // or nil: of the pair that the QP is in
 	fail      func(error)
 	raw       [abi.MaxRQStride]byte
 }
@@ -112,6 +118,18 @@ type RecvConsumer struct {
 // for the client at once. Errors are those of SendConsumer.Next.
 func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 	prod := q.prod.Load()
+	if d := q.in.Load(); d != nil && prod != q.head {
+		var head uint32
+		var ok bool
+		if head, prod, ok = d.takeOver(q.head, q.prod); head != q.head {
+			q.head = head
+			q.used.Store(head)
+			q.headWord.Store(head)
+		}
+		if !ok {
+			return false, nil
+		}
+	}
 	n := prod - q.head
 	if n == 0 {
 		return false, nil
@@ -131,6 +149,7 @@ func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 		return false, q.violated(err)
 	}
 	q.head++
+	q.used.Store(q.head)
 	q.headWord.Store(q.head)
 	if !q.shared { // the one QP that waited has its receive: another may be starved still
 		q.Sate()
@@ -177,6 +196,7 @@ type DaemonQP struct {
 	RxSlab RxSlabProducer
 
 	mem   []byte
+	qpn   uint32
 	state *atomic.Uint32
 	err   *atomic.Uint32
 }
@@ -185,9 +205,9 @@ type DaemonQP struct {
 // nil, is told of violations, from inside Next.
 func NewDaemonQP(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *DaemonQP {
 	r := &DaemonQP{Handle: handle, Layout: l, mem: mem[:l.Size()]}
-	r.SQ = SendConsumer{l: &r.Layout, mem: r.mem, prod: abi.Word(mem, abi.QPSQProd),
-		doneWord: abi.Word(mem, abi.QPSQDone), fail: fail}
-	r.RQ = newRecvConsumer(r.mem, &r.Layout, fail)
+	r.SQ.l, r.SQ.mem, r.SQ.fail = &r.Layout, r.mem, fail
+	r.SQ.prod, r.SQ.doneWord = abi.Word(mem, abi.QPSQProd), abi.Word(mem, abi.QPSQDone)
+	r.RQ.init(r.mem, &r.Layout, fail)
 	r.state = abi.Word(mem, abi.QPState)
 	r.err = abi.Word(mem, abi.QPError)
 	if l.TxSlabSize != 0 {
@@ -199,14 +219,20 @@ func NewDaemonQP(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *D
 	return r
 }
 
-func newRecvConsumer(mem []byte, l *abi.QPLayout, fail func(error)) RecvConsumer {
-	return RecvConsumer{l: l, mem: mem, prod: abi.Word(mem, abi.QPRQProd),
-		headWord: abi.Word(mem, abi.QPRQHead),
-		starved:  abi.Word(mem, abi.QPRQStarved), fail: fail}
+func (q *RecvConsumer) init(mem []byte, l *abi.QPLayout, fail func(error)) {
+	q.l, q.mem, q.fail = l, mem, fail
+	q.prod, q.headWord = abi.Word(mem, abi.QPRQProd), abi.Word(mem, abi.QPRQHead)
+	q.starved = abi.Word(mem, abi.QPRQStarved)
 }
 
 // SetQPN completes line 0.
-func (r *DaemonQP) SetQPN(qpn uint32) { abi.Word(r.mem, abi.QPNum).Store(qpn) }
+func (r *DaemonQP) SetQPN(qpn uint32) {
+	r.qpn = qpn
+	abi.Word(r.mem, abi.QPNum).Store(qpn)
+}
+
+// QPN is what SetQPN has said.
+func (r *DaemonQP) QPN() uint32 { return r.qpn }
 
 // SetState tells the client the QP's state (StateInit...). Any goroutine.
 func (r *DaemonQP) SetState(s uint32) { r.state.Store(s) }
@@ -233,7 +259,7 @@ type DaemonSRQ struct {
 // NewDaemonSRQ is NewDaemonQP for an SRQ.
 func NewDaemonSRQ(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *DaemonSRQ {
 	r := &DaemonSRQ{Handle: handle, Layout: l}
-	r.RQ = newRecvConsumer(mem[:l.Size()], &r.Layout, fail)
+	r.RQ.init(mem[:l.Size()], &r.Layout, fail)
 	r.RQ.shared = true
 	l.Put(mem, abi.MagicSRQ, handle)
 	return r

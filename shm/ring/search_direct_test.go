@@ -100,6 +100,8 @@ type directMutations struct {
 	stampFence, notifyLate, wantLate            bool // events
 	orFirst, orSkipped, clearAfter, noHangup    bool // the bitmap
 	sentLate, sendsFirst                        bool // answers
+	stale, openBlind, heedLate                  bool // the making of a pair
+	leaveBlind, lookFirst                       bool // the next one
 }
 
 // swapped has the second of two parts first when a mutation says so.
@@ -170,8 +172,8 @@ func (mu *directMutations) await() []any {
 }
 
 // directSend is a library that sends times messages: itself where it may, else by the ring, which
-// has no index for the others (docs/decisions.md#X2).
-func directSend(mu directMutations, times int8) program {
+// has no index for the others (docs/decisions.md#X2). Before each it does what is asked of it.
+func directSend(mu directMutations, times int8, ask ...any) program {
 	drained := []any{
 		instr{op: opLoad, a: wSQDone},
 		instr{op: opIfReg, r: rPosted, q: 0, to: "drained"},
@@ -197,6 +199,7 @@ func directSend(mu directMutations, times int8) program {
 
 	p := []any{instr{op: opAddTo, r: rMessage, v: 1}, "next",
 		instr{op: opIfEq, r: rMessage, v: times + 1, to: "end"}}
+	p = append(p, ask...)
 	p = append(p, drained...)
 	if mu.baseEarly {
 		p = append(p, swapped(false, base, swapped(false, mu.enter(), open))...)
@@ -367,21 +370,27 @@ func handoverScenario(mu directMutations, times int8) *scenario {
 	}
 }
 
-// endScenario: the daemon ends the connection at any time, and flushes the receives that are left;
-// the sender may die, wherever it is.
-func endScenario(mu directMutations, times int8) *scenario {
-	d := append([]any{instr{op: opRelease, a: wOpen, v: 1}}, mu.shut()...)
-	d = append(d, unless(mu.noCount,
-		"count", // what is stamped has come, whether the sender got to say so or not
+// countStamped is how the daemon goes on behind the receives that are stamped, when a sender has
+// ended: they have come, whether it got to say so or not.
+func countStamped() []any {
+	return []any{"count",
 		instr{op: opMask, r: rScrap, q: rHead, v: 1},
 		instr{op: opLoadAt, q: rScrap, a: wStamp},
 		instr{op: opSync, r: rScrap, q: rHead},
 		instr{op: opAddTo, r: rScrap, v: 1},
 		instr{op: opIfReg, q: rScrap, to: "counted"},
-		instr{op: opGoto, to: "flush"},
+		instr{op: opGoto, to: "uncounted"},
 		"counted",
 		instr{op: opSync, r: rHead, q: rScrap},
-		instr{op: opGoto, to: "count"})...)
+		instr{op: opGoto, to: "count"},
+		"uncounted"}
+}
+
+// endScenario: the daemon ends the connection at any time, and flushes the receives that are left;
+// the sender may die, wherever it is.
+func endScenario(mu directMutations, times int8) *scenario {
+	d := append([]any{instr{op: opRelease, a: wOpen, v: 1}}, mu.shut()...)
+	d = append(d, unless(mu.noCount, countStamped()...)...)
 	d = append(d, "flush")
 	d = append(d, deliverForeign()...)
 	d = append(d, instr{op: opGoto, to: "flush"})
@@ -417,6 +426,7 @@ func TestDirectSearch(t *testing.T) {
 		asleep  = "the receiver waits for an event although"
 		unseen  = "nobody looks for a message"
 		early   = "the answer is there before the Send is over"
+		gone    = "a message is not there when its pair is left"
 	)
 	type (
 		sc = func(directMutations) *scenario
@@ -426,6 +436,7 @@ func TestDirectSearch(t *testing.T) {
 	notify := func(n int8) sc { return func(m mu) *scenario { return notifyScenario(m, n) } }
 	end := func(m mu) *scenario { return endScenario(m, 2) }
 	dirty := func(m mu) *scenario { return dirtyScenario(m, 3) }
+	making := func(n int8) sc { return func(m mu) *scenario { return makingScenario(m, n) } }
 	for _, tt := range []struct {
 		name string
 		sc   sc
@@ -440,6 +451,8 @@ func TestDirectSearch(t *testing.T) {
 		{"notify 3", notify(3), mu{}, ""},
 		{"bitmap", dirty, mu{}, ""},
 		{"answer", answerScenario, mu{}, ""},
+		{"making", making(2), mu{}, ""},
+		{"next pair", nextScenario, mu{}, ""},
 
 		{"seq without fence", handover(2), mu{seqFence: true}, missing},
 		{"seq even without release", handover(2), mu{seqPlain: true}, missing},
@@ -489,6 +502,16 @@ func TestDirectSearch(t *testing.T) {
 
 		{"Send recorded after its stamp", answerScenario, mu{sentLate: true}, early},
 		{"Sends looked at before receives", answerScenario, mu{sendsFirst: true}, early},
+
+		{"making: a stamp like that of a receive that is not polled", making(2), mu{stale: true}, twice},
+		{"making: open with recv_base as it was", making(3), mu{openBlind: true}, missing},
+		{"making: recv_done heeded after open", making(2), mu{heedLate: true}, missing},
+
+		{"next pair: a stamp like that of a receive that is not polled", nextScenario, mu{stale: true},
+			twice},
+		{"next pair: the old one left with a message", nextScenario, mu{leaveBlind: true}, gone},
+		{"next pair: the old one looked at before there is another", nextScenario, mu{lookFirst: true},
+			gone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fault, states := tt.sc(tt.mu).explore()

@@ -111,7 +111,7 @@ func unless(mutant bool, x ...any) []any {
 const (
 	maxThreads = 3
 	maxBuf     = 4
-	numRegs    = 7
+	numRegs    = 8
 	numMem     = 17
 	numTokens  = 2
 )

@@ -46,6 +46,11 @@ func TestControl(t *testing.T) {
 		t.Error(err)
 	}
 	ts.want("the descriptor is closed", func() bool { return open() == before })
+	// As a client of a later version may.
+	if _, err := c.try(999, &abi.Empty{}, &abi.Empty{}, memfd); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("a descriptor with a call that is not known: %v; want EOPNOTSUPP", err)
+	}
+	ts.want("the descriptor is closed", func() bool { return open() == before })
 	ts.strangers.Store(true)
 	if err := ask("somebody else's", 0, memfd); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("of somebody else: %v; want EPERM", err)

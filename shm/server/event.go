@@ -2,12 +2,14 @@ package server
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
 )
 
 // maxAsync is how many async events of one open device may wait; further ones are dropped. A
@@ -31,6 +33,47 @@ type AsyncQueue struct {
 	// nobody.
 	forgotten map[asyncObj]uint32 // +checklocks:mu
 	gone      int                 // of q; +checklocks:mu
+
+	// While it is quiet the client is told of nothing, of completion channels of the device neither;
+	// held waits for the end of that.
+	quiet bool                               // +checklocks:mu
+	held  []abi.AsyncEvent                   // +checklocks:mu
+	chans map[*ring.ChannelProducer]struct{} // +checklocks:mu
+}
+
+// Quiet has the client told of nothing until it is called with false: what comes meanwhile is told
+// of then.
+func (a *AsyncQueue) Quiet(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.quiet = on
+	for ch := range a.chans {
+		ch.Quiet(on)
+	}
+	if on {
+		return
+	}
+	for _, e := range a.held {
+		a.pushLocked(e)
+	}
+	a.held = nil
+}
+
+// addChan and dropChan say which completion channels the device has.
+func (a *AsyncQueue) addChan(ch *ring.ChannelProducer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.chans == nil {
+		a.chans = make(map[*ring.ChannelProducer]struct{})
+	}
+	a.chans[ch] = struct{}{}
+	ch.Quiet(a.quiet)
+}
+
+func (a *AsyncQueue) dropChan(ch *ring.ChannelProducer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.chans, ch)
 }
 
 // newAsyncQueue is one for at most so many events.
@@ -45,6 +88,15 @@ type asyncObj struct{ kind, handle uint32 }
 func (a *AsyncQueue) Push(e abi.AsyncEvent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.quiet {
+		a.pushLocked(e)
+	} else if len(a.held) < a.max {
+		a.held = append(a.held, e)
+	}
+}
+
+// +checklocks:a.mu
+func (a *AsyncQueue) pushLocked(e abi.AsyncEvent) {
 	if !a.pipe.Open() || len(a.q)-a.gone >= a.max {
 		return
 	}
@@ -96,6 +148,9 @@ func (a *AsyncQueue) forget(kind, handle uint32) (r abi.DestroyReply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := asyncObj{kind, handle}
+	a.held = slices.DeleteFunc(a.held, func(e abi.AsyncEvent) bool {
+		return asyncObj{e.Kind, e.Handle} == o
+	})
 	r.Reported, r.Tokens = a.reported[o], a.queued[o]
 	delete(a.reported, o)
 	delete(a.queued, o)

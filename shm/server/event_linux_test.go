@@ -57,6 +57,34 @@ func TestAsyncQueue(t *testing.T) {
 	}
 }
 
+// In a quiet time nothing is told, and behind it what has come of objects that are there still.
+func TestAsyncQueueQuiet(t *testing.T) {
+	pipe, fd, err := osmem.NewEventPipe(func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer osmem.CloseFD(fd)
+	a := newAsyncQueue(2, pipe)
+	defer a.close()
+	a.Quiet(true)
+	for i := range uint32(3) { // of which two have room
+		a.Push(abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: i})
+	}
+	if e, ok := a.pop(); ok {
+		t.Errorf("%+v in a quiet time", e)
+	}
+	if r := a.forget(abi.ObjQP, 0); r.Tokens != 0 {
+		t.Errorf("%d tokens of what was not told", r.Tokens)
+	}
+	a.Quiet(false)
+	if e, ok := a.pop(); !ok || e.Handle != 1 {
+		t.Errorf("%+v, %v", e, ok)
+	}
+	if e, ok := a.pop(); ok {
+		t.Errorf("%+v, too", e)
+	}
+}
+
 // To destroy many objects that have events takes no time.
 func BenchmarkForget(b *testing.B) {
 	pipe, fd, err := osmem.NewEventPipe(func() {})

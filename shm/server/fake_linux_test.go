@@ -215,6 +215,9 @@ func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 		nil
 }
 func (q *fakeQP) Num() uint32 { return q.num }
+func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error)) (int, bool, error) {
+	return -1, false, syscall.EAGAIN
+}
 
 // await waits as for a neighbour that does not answer, if a test wants that and a has lostGID.
 func (o fakeObj) await(a *abi.AHAttr) error {

@@ -135,6 +135,10 @@ type QPHandler interface {
 	// Attach makes the QP a member of a multicast group, which it is not; Detach ends that.
 	Attach(group [16]byte) error
 	Detach(group [16]byte) error
+	// Direct gives a descriptor of the memory that the QP and its peer share on the direct path, and
+	// says whether the QP is the second of the two; EAGAIN: there is none now. alloc makes such
+	// memory, and what gives it back.
+	Direct(alloc func(size int) (*osmem.Region, int, func(), error)) (fd int, second bool, err error)
 	// Bell says that the client may have posted. It is called from the session's doorbell thread,
 	// also for stale and forged bells, and concurrently with other methods but not after Close
 	// has begun. It takes a fair share, a small one while waiting says that others wait for the

@@ -97,7 +97,7 @@ func (o *operation) rows(kind uint32) (iter.Seq[any], error) {
 		return o.s.srv.clients(o.s, all), nil
 	case kind == abi.ListUser:
 		return o.s.srv.users(o.s, all), nil
-	case kind >= abi.ListDev && kind <= abi.ListFault:
+	case kind >= abi.ListDev && kind <= abi.ListCtx:
 		return o.s.h.List(kind, all)
 	}
 	return nil, syscall.EINVAL

@@ -142,6 +142,8 @@ var operations = map[abi.Op]handler{
 	abi.OpDestroyAH:     act((*operation).destroyAH),
 	abi.OpAttachMcast:   act((*operation).attachMcast),
 	abi.OpDetachMcast:   act((*operation).detachMcast),
+	abi.OpDirect:        serve((*operation).direct),
+	abi.OpIdentify:      act((*operation).identify),
 	abi.OpList:          serve((*operation).list),
 	abi.OpStat:          serve((*operation).list),
 }

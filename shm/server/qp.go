@@ -64,6 +64,7 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	o.send(fd)
 	ch := &chanObj{ctx: c, mem: mem, pipe: pipe}
 	ch.ring = ring.NewChannelProducer(mem.Mem, n, pipe.Token, s.Fail)
+	c.events.addChan(ch.ring)
 	c.users++
 	put(s, &s.chans, n, ch)
 	return &abi.CreateChanReply{Chan: n}, nil
@@ -78,6 +79,7 @@ func (o *operation) destroyChan(req *abi.HandleRequest) error {
 	if ch.users > 0 {
 		return syscall.EBUSY
 	}
+	ch.ctx.events.dropChan(ch.ring)
 	ch.ctx.users--
 	drop(s, &s.chans, req.Handle)
 	s.mu.Lock()

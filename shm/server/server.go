@@ -33,6 +33,7 @@ type Config struct {
 	// Guests are further sockets.
 	Guests []Guest
 	Limits *Limits // nil: DefaultLimits
+	Direct bool    // clients of one user may exchange messages without the daemon
 	Log    *slog.Logger
 
 	// Privileged says who may see every session's objects, and use what is kept when others have

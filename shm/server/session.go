@@ -31,9 +31,10 @@ type Session struct {
 	h     Handler // nil before HELLO
 	// looks is why the session may only list and count: there was no room for another one.
 	looks   error
-	reasons bool   // the client wants to know why; set by HELLO
-	again   bool   // the client knows EINPROGRESS; set by HELLO
-	minor   uint16 // of the version that both sides have; set by HELLO
+	reasons bool        // the client wants to know why; set by HELLO
+	again   bool        // the client knows EINPROGRESS; set by HELLO
+	direct  atomic.Bool // it has the direct path, and may; set by HELLO
+	minor   uint16      // of the version that both sides have; set by HELLO
 
 	limits Limits // those that held when it began
 
@@ -58,6 +59,7 @@ type Session struct {
 	mu      sync.Mutex
 	comm    string // +checklocks:mu
 	state   string // +checklocks:mu
+	self    self   // +checklocks:mu
 	app     *osmem.AppMem
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
@@ -271,6 +273,7 @@ func (s *Session) freeAll() {
 		}
 	}
 	for _, c := range s.chans.m {
+		c.ctx.events.dropChan(c.ring)
 		c.close()
 	}
 	for _, m := range s.mrs.m {
@@ -342,6 +345,9 @@ func (s *Session) hello(stop func() bool) error {
 	}
 	s.reasons, s.again = req.Features&abi.FeatureReasons != 0, req.Features&abi.FeatureAgain != 0
 	s.minor = rep.Minor
+	if req.Features&abi.FeatureDirect != 0 && s.offerDirect() {
+		rep.Features |= abi.FeatureDirect
+	}
 	s.mu.Lock()
 	s.comm = abi.CString(req.Comm[:])
 	s.mu.Unlock()
@@ -397,7 +403,10 @@ func (s *Session) openPage() (memfd int, err error) {
 // newRing makes memory for a ring, within the quotas.
 func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
 	size = osmem.PageUp(size)
-	if int64(size) > s.limits.RingBytes-s.ringBytes {
+	s.mu.Lock()
+	fits := int64(size) <= s.limits.RingBytes-s.ringBytes
+	s.mu.Unlock()
+	if !fits {
 		return nil, -1, s.overLimit("ring-bytes")
 	}
 	if err := s.takeMapping(); err != nil {
@@ -441,7 +450,8 @@ func (s *Session) serve() error {
 		return err
 	}
 	h, body, err := abi.ParseMessage(msg)
-	if err == nil && fd >= 0 && h.Op.Takes() == 0 {
+	// A client of a later version hears that its call is not known here, whatever comes with it.
+	if err == nil && fd >= 0 && h.Op.Known() && h.Op.Takes() == 0 {
 		err = abi.Violation("descriptor with %v", h.Op)
 	}
 	if err == nil && h.Op == abi.OpHello {

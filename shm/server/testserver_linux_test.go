@@ -62,7 +62,7 @@ func newServer(t testing.TB, limits ...string) *testServer {
 		}
 	}
 	var err error
-	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l,
+	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l, Direct: true,
 		Log:        slog.New(slog.NewTextHandler(ts.log, nil)),
 		Privileged: func(osmem.Peer) bool { return !ts.strangers.Load() },
 		AfterFunc:  ts.afterFunc, Now: func() time.Time {

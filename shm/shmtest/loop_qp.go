@@ -54,6 +54,11 @@ func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	return q, nil
 }
 
+// Direct implements shm.QPHandler: there is none.
+func (q *loopQP) Direct(func(int) (*osmem.Region, int, func(), error)) (int, bool, error) {
+	return -1, false, syscall.EAGAIN
+}
+
 // Num implements shm.QPHandler.
 func (q *loopQP) Num() uint32 { return q.num }
 

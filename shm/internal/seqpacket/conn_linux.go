@@ -70,6 +70,19 @@ func PeerOf(rc syscall.RawConn) (osmem.Peer, error) {
 	return osmem.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid, NetNS: netns}, nil
 }
 
+// PeerLabel is the security label of who made the other end; "" where there are none.
+func (c *Conn) PeerLabel() (label string, err error) {
+	if cerr := c.rc.Control(func(fd uintptr) {
+		label, err = unix.GetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_PEERSEC)
+	}); cerr != nil {
+		return "", cerr
+	}
+	if err == unix.ENOPROTOOPT {
+		return "", nil
+	}
+	return label, err
+}
+
 // Read waits for the next message. msg is good until the next call; fd is -1 or the descriptor that
 // came with it and belongs to the caller. io.EOF: the client has gone. An error that is a
 // *ProtocolError: it has sent what it must not.

@@ -1,0 +1,341 @@
+package ring
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vrnic/vrnic/shm/abi"
+)
+
+// A Pair is the daemon's end of what two connected QPs have in common whose programs exchange
+// messages without it: docs/direct.md.
+type Pair struct {
+	Dirs [2]Direction // from the first, and from the second
+}
+
+// A PairEnd is one QP of a pair.
+type PairEnd struct {
+	Rings *DaemonQP
+	// SendCQ and RecvCQ are where it completes.
+	SendCQ, RecvCQ *CQProducer
+	// Gone reports whether its program has died: nothing that it stores comes any more.
+	Gone func() bool
+	// Wake has the QP look for receives again.
+	Wake func()
+	// Sent and Received are told what has been sent and received without the daemon.
+	Sent, Received func(Traffic)
+	// Bad is told when the pair has been given what cannot be: the connection ends.
+	Bad func(err error)
+}
+
+// A Traffic is what has gone one way.
+type Traffic struct{ Messages, Octets, Solicited uint64 }
+
+// PairSlab is how many octets the slab of each direction has.
+const PairSlab = 64 << 10
+
+func pairOffsets(ends *[2]PairEnd) (off [2]uint32, size int) {
+	at := uint32(abi.PairHeaderLen)
+	for i := range off {
+		off[i] = at
+		slots := ends[1-i].Rings.Layout.RQSize
+		at += abi.DirSlots(slots) + slots*abi.SlotLen + PairSlab
+	}
+	return off, int(at)
+}
+
+// PairMemSize is how many octets a pair of two such QPs takes, which have receive queues.
+func PairMemSize(ends *[2]PairEnd) int {
+	_, size := pairOffsets(ends)
+	return size
+}
+
+// NewPair makes a pair in mem, which is zero. Both of its directions are the daemon's.
+func NewPair(mem []byte, ends *[2]PairEnd) *Pair {
+	off, _ := pairOffsets(ends)
+	p := &Pair{}
+	for i := range p.Dirs {
+		to := &ends[1-i]
+		slots := to.Rings.Layout.RQSize
+		abi.Word(mem, abi.PairQPN+4*uint32(i)).Store(ends[i].Rings.QPN())
+		abi.Word(mem, abi.PairOff+4*uint32(i)).Store(off[i])
+		abi.Word(mem, abi.PairSlots+4*uint32(i)).Store(slots)
+		abi.Word(mem, abi.PairSlab+4*uint32(i)).Store(PairSlab)
+		p.Dirs[i].init(mem[off[i]:], slots, &ends[i], to)
+	}
+	abi.Word(mem, abi.PairMagic).Store(abi.MagicPair)
+	return p
+}
+
+// A Direction is what goes from one QP of a pair, the sender, to the other. It has the daemon's
+// half of who may use the receiver's receives; the sender's is in C.
+type Direction struct {
+	n        uint32 // slots, a power of two
+	from, to PairEnd
+
+	mu sync.Mutex
+	// What follows is in the pair's memory, which is there until End.
+	open, base, seq, done, notify, solicited, own *atomic.Uint32
+	counts                                        [3]*atomic.Uint64 // as in a Traffic
+	slots                                         []byte
+
+	// +checklocks:mu
+	state dirState
+	// odd is DirSeq when it was closed.
+	// +checklocks:mu
+	odd uint32
+	// awaited says that a goroutine waits for it.
+	// +checklocks:mu
+	awaited bool
+	// +checklocks:mu
+	bad bool
+	// was is DirRecvDone as last seen, notified DirNotify, DirSolicited and DirOwn, told counts.
+	// +checklocks:mu
+	was uint32
+	// +checklocks:mu
+	notified [3]uint32
+	// +checklocks:mu
+	told [3]uint64
+}
+
+type dirState uint8
+
+const (
+	dirClosed dirState = iota // the daemon's
+	dirOpen                   // the sender's, if its ring is drained
+	dirShut                   // closed, but the sender may not have seen it
+	dirEnded                  // there is no memory any more
+)
+
+func (d *Direction) init(mem []byte, slots uint32, from, to *PairEnd) {
+	d.mu.Lock() // nobody else has it yet
+	defer d.mu.Unlock()
+	d.open, d.base = abi.Word(mem, abi.DirOpen), abi.Word(mem, abi.DirRecvBase)
+	d.seq, d.done = abi.Word(mem, abi.DirSeq), abi.Word(mem, abi.DirRecvDone)
+	d.notify, d.solicited = abi.Word(mem, abi.DirNotify), abi.Word(mem, abi.DirSolicited)
+	d.own = abi.Word(mem, abi.DirOwn)
+	d.counts = [3]*atomic.Uint64{abi.Word64(mem, abi.DirMessages), abi.Word64(mem, abi.DirOctets),
+		abi.Word64(mem, abi.DirAsked)}
+	at := abi.DirSlots(slots)
+	d.slots, d.n = mem[at:at+slots*abi.SlotLen], slots
+	d.from, d.to = *from, *to
+	used := to.Rings.RQ.used.Load()
+	d.base.Store(used)
+	d.done.Store(used)
+	d.was = used
+	// No receive has these stamps: neither one to come, nor one that is used and not polled yet.
+	for i := range slots {
+		abi.Word(d.slots, i*abi.SlotLen+abi.SlotStamp).Store(used - slots)
+		abi.Word(mem, abi.DirRooms+i*abi.RoomLen+abi.RoomStamp).Store(used - slots)
+	}
+}
+
+// Attach has the rings heed p, which is new: until then they do not.
+func (p *Pair) Attach() {
+	for i := range p.Dirs {
+		d := &p.Dirs[i]
+		d.from.Rings.SQ.out.Store(d)
+		d.to.Rings.RQ.in.Store(d)
+	}
+}
+
+// Open gives a direction to its sender.
+func (d *Direction) Open() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == dirClosed && !d.bad {
+		d.base.Store(d.to.Rings.RQ.used.Load())
+		d.state = dirOpen
+		d.open.Store(1)
+	}
+}
+
+// Shut takes a direction from its sender, without waiting: until the sender has seen it, receives
+// that may be its are not given out.
+func (d *Direction) Shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shutLocked()
+}
+
+// +checklocks:d.mu
+func (d *Direction) shutLocked() {
+	if d.state != dirOpen {
+		return
+	}
+	d.open.Swap(0) // a full fence: docs/direct.md#owner
+	d.state, d.odd = dirClosed, d.seq.Load()
+	if d.odd&1 != 0 {
+		d.state = dirShut
+	}
+}
+
+// Shut is that of both directions.
+func (p *Pair) Shut() {
+	p.Dirs[0].Shut()
+	p.Dirs[1].Shut()
+}
+
+// End is for when both QPs have left the pair: its memory is not touched any more.
+func (p *Pair) End() {
+	for i := range p.Dirs {
+		d := &p.Dirs[i]
+		d.Count()
+		d.mu.Lock()
+		d.state = dirEnded
+		d.mu.Unlock()
+	}
+}
+
+// IsOpen reports whether the sender has it.
+func (d *Direction) IsOpen() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state == dirOpen
+}
+
+// publish says how many receives are used, before SendConsumer.Retire says what used them.
+func (d *Direction) publish() {
+	d.mu.Lock()
+	if d.state != dirEnded {
+		d.base.Store(d.to.Rings.RQ.used.Load())
+	}
+	d.mu.Unlock()
+}
+
+// Count tells both ends what has gone since it was last called. The sender is believed, but not
+// that it has taken something back.
+func (d *Direction) Count() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == dirEnded {
+		return
+	}
+	var n [3]uint64
+	for i, c := range d.counts {
+		if now := c.Load(); now > d.told[i] {
+			n[i], d.told[i] = now-d.told[i], now
+		}
+	}
+	if n != [3]uint64{} {
+		t := Traffic{n[0], n[1], n[2]}
+		d.from.Sent(t)
+		d.to.Received(t)
+	}
+}
+
+// Looks that are made for a sender to go on, and the time between those of who waits for it then.
+const (
+	shutLooks = 64
+	shutPause = time.Millisecond
+)
+
+// takeOver says behind which receives the daemon goes on, which was at head, and up to where they
+// are posted, by prodWord: those that the sender has said that it has used, and if it may be dead
+// those that it has stamped. false: it may be about to use one; to.Wake is called when it has.
+func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod uint32, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := 0; d.state == dirShut; i++ {
+		if d.seq.Load() != d.odd || d.from.Gone() {
+			d.state = dirClosed
+		} else if i == shutLooks {
+			d.awaitLocked()
+			return head, prod, false
+		} else {
+			runtime.Gosched()
+		}
+	}
+	if d.state == dirEnded {
+		return head, prodWord.Load(), true
+	}
+	// It has used some since the last look, or not: how many says nothing, they may have been more
+	// than half of all numbers.
+	done := d.done.Load()
+	if prod = prodWord.Load(); done != d.was { // behind it: what is used was posted before
+		// One that goes back would have receives used twice. That so many have been used that the
+		// numbers have come round to just there is as good as impossible.
+		if d.was = done; prod-done <= d.n && head-done-1 >= d.n {
+			head = done
+		} else {
+			d.spoilLocked(done, prod)
+		}
+	}
+	if d.state == dirClosed {
+		for head != prod && d.stamped(head) {
+			head++
+		}
+	}
+	if prod-head > d.n { // what it has used before it has taken back
+		d.spoilLocked(done, prod)
+		head = prod - d.n
+	}
+	return head, prod, true
+}
+
+// spoilLocked ends the connection. All receives are flushed: what the receiver has had of them it
+// passes over.
+//
+// +checklocks:d.mu
+func (d *Direction) spoilLocked(done, prod uint32) {
+	if !d.bad {
+		d.bad = true
+		d.shutLocked()
+		d.to.Bad(abi.Violation("recv_done %d with rq_prod %d of %d slots", done, prod, d.n))
+	}
+}
+
+// stamped reports whether receive i has got a message.
+//
+// +checklocks:d.mu
+func (d *Direction) stamped(i uint32) bool {
+	return abi.Word(d.slots, i&(d.n-1)*abi.SlotLen+abi.SlotStamp).Load() == i+1
+}
+
+// awaitLocked has to.Wake called when the sender has gone on. It may be stopped: then that takes as
+// long as it is.
+//
+// +checklocks:d.mu
+func (d *Direction) awaitLocked() {
+	if d.awaited {
+		return
+	}
+	d.awaited = true
+	go func() {
+		for !d.settled() {
+			time.Sleep(shutPause)
+		}
+		d.to.Wake()
+	}()
+}
+
+func (d *Direction) settled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == dirShut && d.seq.Load() == d.odd && !d.from.Gone() {
+		return false
+	}
+	d.awaited = false
+	return true
+}
+
+// Notified raises the events that the sender has asked for: the receiver's, and its own.
+func (d *Direction) Notified() {
+	d.mu.Lock()
+	if d.state == dirEnded {
+		d.mu.Unlock()
+		return
+	}
+	now := [3]uint32{d.notify.Load(), d.solicited.Load(), d.own.Load()}
+	was := d.notified
+	d.notified = now
+	d.mu.Unlock()
+	if now[0] != was[0] || now[1] != was[1] {
+		d.to.RecvCQ.Notify(now[1] != was[1])
+	}
+	if now[2] != was[2] {
+		d.from.SendCQ.Notify(false)
+	}
+}

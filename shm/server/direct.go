@@ -1,0 +1,114 @@
+package server
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// A self is who a client is, as far as it matters for who may exchange messages with whom without
+// the daemon: docs/direct.md.
+type self struct {
+	uid        uint32
+	label      string                         // of the kernel's security modules
+	namespaces [abi.NamespaceProcess]osmem.ID // by kind - 1; zero: not shown
+}
+
+// identify takes a descriptor of a namespace: docs/decisions.md#X8. Only who is in it, or could
+// trace one that is, can have one; so what it is need not be looked at, if another client shows the
+// same.
+func (o *operation) identify(req *abi.IdentifyRequest) error {
+	s := o.s
+	if req.Kind < abi.NamespaceUser || req.Kind > abi.NamespaceProcess || o.fd < 0 {
+		return syscall.EINVAL
+	}
+	if !s.direct.Load() {
+		return syscall.EOPNOTSUPP
+	}
+	var id osmem.ID
+	var err error
+	if !s.foreign(func() func() { id, err = osmem.FileID(o.fd); return nil }) {
+		return errForeign
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := &s.self.namespaces[req.Kind-1]
+	if *at != (osmem.ID{}) {
+		return syscall.EEXIST
+	}
+	*at = id
+	return nil
+}
+
+// direct gives the client the memory that one of its QPs shares with its peer.
+func (o *operation) direct(req *abi.HandleRequest) (*abi.DirectReply, error) {
+	s := o.s
+	q, err := get(&s.qps, req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if !s.direct.Load() {
+		return nil, syscall.EOPNOTSUPP
+	}
+	fd, second, err := q.h.Direct(func(size int) (*osmem.Region, int, func(), error) {
+		r, fd, err := s.newRing("pair", size)
+		return r, fd, func() { s.freeRing(r) }, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.send(fd)
+	rep := &abi.DirectReply{}
+	if second {
+		rep.Second = 1
+	}
+	return rep, nil
+}
+
+// offerDirect is for HELLO: the client has the direct path, if it may.
+func (s *Session) offerDirect() (ok bool) {
+	if !s.srv.cfg.Direct {
+		return false
+	}
+	label, err := s.conn.PeerLabel()
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	s.self.uid, s.self.label = s.peer.UID, label
+	s.mu.Unlock()
+	s.direct.Store(true)
+	return true
+}
+
+// HasDirect reports whether the client has the direct path, and may.
+func (s *Session) HasDirect() bool { return s.direct.Load() }
+
+// MayShare reports whether the clients of s and t have the direct path and have shown that they are
+// of one user, in the same namespaces and with the same security label.
+func (s *Session) MayShare(t *Session) bool {
+	if !s.direct.Load() || !t.direct.Load() {
+		return false
+	}
+	a, b := s.who(), t.who()
+	for _, id := range a.namespaces {
+		if id == (osmem.ID{}) {
+			return false
+		}
+	}
+	return a == b
+}
+
+func (s *Session) who() self {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.self
+}
+
+// Gone reports whether the session has ended. If its client has, nothing that it stores comes any
+// more; what one stores that lives on, since it violated the ABI, comes too late to be heeded.
+func (s *Session) Gone() bool { return s.ended() }

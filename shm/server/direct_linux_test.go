@@ -1,0 +1,129 @@
+package server
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/shm/abi"
+)
+
+// helloDirect offers the direct path, and returns the session.
+func (ts *testServer) helloDirect() (*rawClient, *Session) {
+	ts.t.Helper()
+	c := rawConnect(ts.t, ts.path)
+	hello := goodHello()
+	hello.Features = abi.FeatureDirect
+	var rep abi.HelloReply
+	c.do(abi.OpHello, hello, &rep)
+	if rep.Features != abi.FeatureDirect {
+		ts.t.Fatalf("features %#x, want the direct path", rep.Features)
+	}
+	ts.srv.mu.Lock()
+	defer ts.srv.mu.Unlock()
+	for s := range ts.srv.sessions {
+		if s.ID() == rep.Session {
+			return c, s
+		}
+	}
+	ts.t.Fatalf("no session %d", rep.Session)
+	return nil, nil
+}
+
+func (c *rawClient) identify(kind uint32, file string) error {
+	c.t.Helper()
+	_, err := c.try(abi.OpIdentify, &abi.IdentifyRequest{Kind: kind}, nil,
+		c.openFile(file, unix.O_RDONLY))
+	return err
+}
+
+const (
+	userNS = "/proc/self/ns/user"
+	pidNS  = "/proc/self/ns/pid"
+)
+
+// Programs may exchange messages without the daemon if both have said that they can and have shown
+// the same namespaces.
+func TestMayShare(t *testing.T) {
+	ts := newServer(t)
+	shows := func(user, pid string) *Session {
+		t.Helper()
+		c, s := ts.helloDirect()
+		for kind, file := range map[uint32]string{abi.NamespaceUser: user, abi.NamespaceProcess: pid} {
+			if file == "" {
+				continue
+			}
+			if err := c.identify(kind, file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	a := shows(userNS, pidNS)
+	for _, test := range []struct {
+		name string
+		with *Session
+		want bool
+	}{
+		{"the same", shows(userNS, pidNS), true},
+		{"nothing shown", shows("", ""), false},
+		{"one shown", shows(userNS, ""), false},
+		{"another user namespace", shows("/proc/self/ns/net", pidNS), false},
+		{"another pid namespace", shows(userNS, "/proc/self/ns/net"), false},
+	} {
+		if a.MayShare(test.with) != test.want || test.with.MayShare(a) != test.want {
+			t.Errorf("%s: want %v", test.name, test.want)
+		}
+	}
+	if nobody := shows("", ""); nobody.MayShare(shows("", "")) {
+		t.Error("two that have shown nothing")
+	}
+	// The kernel has said who they are when they connected.
+	for what, change := range map[string]func(*self){
+		"another user":  func(who *self) { who.uid++ },
+		"another label": func(who *self) { who.label = "other" },
+	} {
+		other := shows(userNS, pidNS)
+		other.mu.Lock()
+		change(&other.self)
+		other.mu.Unlock()
+		if a.MayShare(other) {
+			t.Error(what)
+		}
+	}
+	ts.client() // as libraries before
+	ts.srv.mu.Lock()
+	defer ts.srv.mu.Unlock()
+	for s := range ts.srv.sessions {
+		if !s.HasDirect() && (s.MayShare(a) || a.MayShare(s)) {
+			t.Error("a program that has not offered it")
+		}
+	}
+}
+
+// What IDENTIFY and DIRECT refuse.
+func TestIdentifyRefused(t *testing.T) {
+	ts := newServer(t)
+	c, _ := ts.helloDirect()
+	want := func(err error, errno syscall.Errno) {
+		t.Helper()
+		if !errors.Is(err, errno) {
+			t.Errorf("%v, want %v", err, errno)
+		}
+	}
+	want(c.identify(0, userNS), syscall.EINVAL)
+	want(c.identify(abi.NamespaceProcess+1, userNS), syscall.EINVAL)
+	_, err := c.try(abi.OpIdentify, &abi.IdentifyRequest{Kind: abi.NamespaceUser}, nil)
+	want(err, syscall.EINVAL)
+	if err := c.identify(abi.NamespaceUser, userNS); err != nil {
+		t.Fatal(err)
+	}
+	want(c.identify(abi.NamespaceUser, userNS), syscall.EEXIST)
+	_, err = c.try(abi.OpDirect, &abi.HandleRequest{Handle: 1}, nil)
+	want(err, syscall.ENOENT)
+
+	old := ts.client()
+	want(old.identify(abi.NamespaceUser, userNS), syscall.EOPNOTSUPP)
+}
