@@ -221,6 +221,7 @@
 #define VRNIC_DIR_MESSAGES		80	/* u64, of all operations */
 #define VRNIC_DIR_OCTETS		88	/* u64 */
 #define VRNIC_DIR_OWN			96	/* Sends that are over for which its own CQ wanted an event */
+#define VRNIC_DIR_ASKED			104	/* u64, of all operations those that were solicited */
 #define VRNIC_DIR_SLAB_CONS		128	/* line 2 receiver: octets taken out of the slab */
 #define VRNIC_DIR_WANT			132	/* what its CQ is armed for */
 /* receiver: a room for each slot, then the slots, each on lines of its own */

@@ -16,6 +16,12 @@
 #define VRNIC_FEATURE_REASONS		1	/* asks for a struct vrnic_refusal with refusals */
 /* what is answered by EINPROGRESS is sent again; else it is waited for */
 #define VRNIC_FEATURE_AGAIN		2
+/* offers the direct path; in the reply: it can be had (docs/direct.md) */
+#define VRNIC_FEATURE_DIRECT		4
+
+/* Namespaces of IDENTIFY. */
+#define VRNIC_NAMESPACE_USER		1
+#define VRNIC_NAMESPACE_PROCESS		2
 
 /*
  * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how
@@ -113,6 +119,7 @@
 #define VRNIC_LIST_CONFIG		16
 #define VRNIC_LIST_IMPAIR		17
 #define VRNIC_LIST_FAULT		18
+#define VRNIC_LIST_CTX			19
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
@@ -154,6 +161,8 @@
 #define VRNIC_OP_DESTROY_AH		73
 #define VRNIC_OP_ATTACH_MCAST		74
 #define VRNIC_OP_DETACH_MCAST		75
+#define VRNIC_OP_DIRECT			76
+#define VRNIC_OP_IDENTIFY		77
 #define VRNIC_OP_LIST			128
 #define VRNIC_OP_STAT			129
 #define VRNIC_OP_CONTROL		131
@@ -269,7 +278,7 @@ struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
 	uint16_t minor;
-	/* VRNIC_FEATURE_REASONS, VRNIC_FEATURE_AGAIN; others are not known, and passed over */
+	/* VRNIC_FEATURE_REASONS, VRNIC_FEATURE_AGAIN, VRNIC_FEATURE_DIRECT; others are passed over */
 	uint64_t features;
 	char comm[16];
 };
@@ -677,6 +686,24 @@ struct vrnic_attach_mcast_request {
 	uint8_t gid[16];
 };
 VRNIC_ABI_SIZE(vrnic_attach_mcast_request, 24);
+
+/* struct vrnic_direct_reply carries the pair's memfd. */
+struct vrnic_direct_reply {
+	uint32_t second;	/* 1: the QP is the pair's second, 0: its first */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_direct_reply, 8);
+
+/*
+ * struct vrnic_identify_request carries a descriptor of a namespace of the client's,
+ * /proc/self/ns/user or pid: of each once, before DIRECT. EOPNOTSUPP: there is no direct path for
+ * it.
+ */
+struct vrnic_identify_request {
+	uint32_t kind;	/* VRNIC_NAMESPACE_USER, VRNIC_NAMESPACE_PROCESS */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_identify_request, 8);
 
 /*
  * struct vrnic_list_request asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; Next of

@@ -25,6 +25,7 @@ VRNIC_OLD(dladdr);
 VRNIC_OLD(pthread_create);
 VRNIC_OLD(pthread_attr_setstacksize);
 VRNIC_OLD(__libc_start_main);
+VRNIC_OLD(pthread_mutex_trylock);
 VRNIC_OLD(pthread_once);
 VRNIC_OLD(pthread_sigmask);
 VRNIC_OLD(pthread_rwlock_init);

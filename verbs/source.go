@@ -4,6 +4,6 @@ package verbs
 
 import "embed"
 
-//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket rsocketd rspreload versions
+//go:embed Makefile *.h *.map core pair ibverbs rdmacm rsocket rsocketd rspreload versions
 //go:embed preload setting check
 var Source embed.FS

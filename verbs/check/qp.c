@@ -241,16 +241,49 @@ static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr 
 	return ibqp;
 }
 
+/* What Intel's E810 has room for in a request: the least of the cards that are common today. */
+#define INLINE_DATA 101
+
+/* Tells of octets inline that other cards have no room for. */
+static void check_inline(uint32_t asked)
+{
+	struct report r;
+	struct site site;
+
+	if (asked <= INLINE_DATA)
+		return;
+	site_take(&site);
+	book_lock();
+	if (report_begin(&r, "long-inline", &site)) {
+		report_number(&r, "length", asked);
+		report_number(&r, "room", INLINE_DATA);
+		report_site(&r, "here", &site);
+		report_send(&r);
+	}
+	book_unlock();
+}
+
 CHECK_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
-	return add_qp(next()->ibv_create_qp(pd, attr), attr, false);
+	uint32_t asked = attr->cap.max_inline_data; /* what it has is written there */
+	struct ibv_qp *qp = add_qp(next()->ibv_create_qp(pd, attr), attr, false);
+
+	if (qp)
+		check_inline(asked);
+	return qp;
 }
 
 struct ibv_qp *check_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr)
 {
 	bool ex = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && attr->send_ops_flags;
 
-	return add_qp(context_next.v.create_qp_ex(c, attr), (struct ibv_qp_init_attr *)attr, ex);
+	uint32_t asked = attr->cap.max_inline_data;
+	struct ibv_qp *qp = add_qp(context_next.v.create_qp_ex(c, attr),
+				   (struct ibv_qp_init_attr *)attr, ex);
+
+	if (qp)
+		check_inline(asked);
+	return qp;
 }
 
 /* Posted requests are gone, and what they would have completed. */

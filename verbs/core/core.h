@@ -98,6 +98,7 @@ struct vrnic_session {
 	_Atomic uint32_t *bells;
 	_Atomic uint32_t *sleeping;
 	uint32_t nbells;
+	atomic_bool direct; /* the daemon lets messages to programs of the same user go without it */
 	bool spin;	     /* who waits for completions may look at the ring for a moment before it sleeps */
 	uint32_t poll_yield; /* empty polls of a thread after which it yields the processor */
 	pthread_mutex_t rpc_lock;
@@ -105,6 +106,7 @@ struct vrnic_session {
 	bool told; /* of a refusal; rpc_lock */
 	pthread_mutex_t lend_lock;
 	bool mem_lent; /* SET_MEM was done; lend_lock */
+	bool said_who; /* IDENTIFY was done, or cannot be; lend_lock */
 	uint32_t ndevices;
 	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices, which stay the same */
 };
@@ -185,6 +187,13 @@ VRNIC_EXPORT int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t
 
 /* Lends the daemon this process's memory, if that has not been done: 0 or an errno. */
 int vrnic_lend_mem(struct vrnic_session *s);
+
+/*
+ * Shows the daemon the namespaces of this process, if that has not been done: a direct path is for
+ * programs that have the same. false: there can be none. For a session with s->direct alone: a
+ * daemon of an earlier version ends one that sends descriptors with what it does not know.
+ */
+bool vrnic_say_who(struct vrnic_session *s);
 
 /*
  * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or

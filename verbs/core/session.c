@@ -95,6 +95,38 @@ int vrnic_lend_mem(struct vrnic_session *s)
 	return err;
 }
 
+/* Shows the daemon one namespace, by a descriptor: nobody else can have one of it. */
+static bool show_namespace(struct vrnic_session *s, const char *file, uint32_t kind)
+{
+	struct vrnic_identify_request req = { .kind = kind };
+	int fd, err;
+
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	err = vrnic_rpc(s, VRNIC_OP_IDENTIFY, &req, sizeof(req), NULL, 0, fd, NULL, 0);
+	vrnic_close(fd);
+	return !err;
+}
+
+bool vrnic_say_who(struct vrnic_session *s)
+{
+	bool ok;
+	int old;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	pthread_mutex_lock(&s->lend_lock);
+	if (!s->said_who) {
+		s->said_who = true;
+		s->direct = show_namespace(s, "/proc/thread-self/ns/user", VRNIC_NAMESPACE_USER) &&
+			    show_namespace(s, "/proc/thread-self/ns/pid", VRNIC_NAMESPACE_PROCESS);
+	}
+	ok = s->direct;
+	pthread_mutex_unlock(&s->lend_lock);
+	pthread_setcancelstate(old, NULL);
+	return ok;
+}
+
 /*
  * Opening.
  */
@@ -250,7 +282,8 @@ static int hello(struct vrnic_session *s, const char *path)
 {
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
 					  .minor = VRNIC_MINOR,
-					  .features = VRNIC_FEATURE_REASONS | VRNIC_FEATURE_AGAIN };
+					  .features = VRNIC_FEATURE_REASONS | VRNIC_FEATURE_AGAIN |
+						      VRNIC_FEATURE_DIRECT };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 
@@ -271,6 +304,7 @@ static int hello(struct vrnic_session *s, const char *path)
 		return err;
 	}
 	s->doorbell = fds[1];
+	s->direct = rep.features & VRNIC_FEATURE_DIRECT;
 	if (rep.magic != VRNIC_MAGIC_HELLO || rep.major != VRNIC_MAJOR) {
 		vrnic_close(fds[0]);
 		vrnic_die(s, "HELLO with magic %#x, version %u.%u", rep.magic, rep.major, rep.minor);

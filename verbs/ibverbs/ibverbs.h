@@ -45,6 +45,9 @@ VRNIC_EXPORT uint32_t vrnic_device_index(struct ibv_context *c);
  */
 VRNIC_EXPORT int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle);
 
+/* For librdmacm: the QP is RTS now, and its peer is about to be. */
+VRNIC_EXPORT void vrnic_qp_connected(struct ibv_context *c, uint32_t qpn);
+
 /* Attributes as the daemon has them, as programs do; of a QP's all but the state. */
 VRNIC_EXPORT void vrnic_from_ah_attr(const struct vrnic_ah_attr *r, struct ibv_ah_attr *a);
 VRNIC_EXPORT void vrnic_from_qp_attr(const struct vrnic_qp_attr *r, struct ibv_qp_attr *a);

@@ -110,6 +110,9 @@ void vrnic_region_remove(struct vrnic_mr *mr);
 bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
 		      struct iovec *iov);
 
+/* The same to read, also of memory that is shared with the daemon. */
+bool vrnic_sges_readable(struct ibv_pd *pd, const struct ibv_sge *sge, int n, struct iovec *iov);
+
 /*
  * A key was invalidated, by this program or its peer: the daemon judges what uses it from now on.
  */
@@ -144,6 +147,11 @@ struct vrnic_chan {
 void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq);
 uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq);
 
+struct vrnic_direct;
+
+/* As many of a CQ's QPs have a direct path at most: who polls looks at each. */
+#define VRNIC_DIRECT_MOST 16
+
 struct vrnic_cq {
 	union {
 		struct ibv_cq cq;
@@ -168,6 +176,7 @@ struct vrnic_cq {
 	/* arm, and its word: ibv_resize_cq moves it. Not lock, which a program that polls may hold. */
 	pthread_mutex_t arm_lock;
 	_Atomic uint32_t *arm;
+	atomic_bool wanted; /* senders have been told that it is armed; changed with arm_lock */
 	pthread_mutex_t lock;	 /* what follows */
 	struct vrnic_map ring;	 /* the rest of the memory; after ibv_resize_cq all of it */
 	_Atomic uint32_t *cons_word;
@@ -177,6 +186,9 @@ struct vrnic_cq {
 	bool bad;		 /* the ring makes no sense; the session is dead */
 	struct vrnic_table qps;	 /* by number */
 	struct vrnic_qp *last;	 /* found there */
+	/* of its QPs: changed with arm_lock held, too */
+	struct vrnic_direct *directs[VRNIC_DIRECT_MOST];
+	atomic_uint ndirects;
 	/*
 	 * poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and
 	 * end_poll.
@@ -215,6 +227,8 @@ struct vrnic_rq {
 	pthread_mutex_t lock;
 	struct vrnic_session *s;
 	char *ring; /* NULL: closed, or the QP has an SRQ */
+	struct vrnic_pair_in *in; /* of the pair whose sender is to know what is posted, or NULL */
+	struct ibv_pd *pd; /* of the QP, while in is set */
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *head_word;
 	_Atomic uint32_t *starved;
@@ -251,6 +265,7 @@ struct vrnic_sent { /* by slot of the send queue: what a flush on a dead session
 
 struct vrnic_sq {
 	pthread_mutex_t lock;
+	struct vrnic_direct *direct; /* as the QP's, for who has this lock */
 	char *ring;
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *done_word;
@@ -295,6 +310,10 @@ struct vrnic_qp {
 	_Atomic uint32_t *state; /* enum ibv_qp_state, the daemon's */
 	struct vrnic_obj obj;
 	uint32_t bell;
+	struct vrnic_direct *direct; /* or NULL; changed with the locks of both CQs held */
+	/* posts until one asks for it, 0: none does, and from that to the next; changed with sq.lock */
+	atomic_uint direct_in;
+	unsigned int direct_every;
 	bool sig_all;
 	bool roce; /* of a RoCE device: it has the states of InfiniBand */
 	struct ibv_qp_cap cap;

@@ -237,9 +237,29 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 		wc->wr_id = rq->wrs[place].wr_id;
 		if (ok) /* else it is flushed */
 			vrnic_rq_release(rq, place);
+		if (ok && qp->direct)
+			qp->direct->next++;
 	}
 	pthread_mutex_unlock(&rq->lock);
 	return ok;
+}
+
+/*
+ * Whether e is of a receive that has completed here already: what a sender stamped late the daemon
+ * has flushed, and of what it did not tell the daemon, that uses it for another message.
+ */
+static bool is_over(struct vrnic_qp *qp, const struct vrnic_cqe *e)
+{
+	bool over;
+
+	if (!qp->direct)
+		return false;
+	pthread_mutex_lock(&qp->rq.lock);
+	over = vrnic_rq_find(&qp->rq, e->cookie) == VRNIC_NO_RECV;
+	pthread_mutex_unlock(&qp->rq.lock);
+	if (over && e->status != IBV_WC_WR_FLUSH_ERR)
+		vrnic_direct_spoil(qp->direct);
+	return over;
 }
 
 static inline bool sent(struct vrnic_sq *sq, uint32_t done)
@@ -274,8 +294,10 @@ static int complete(struct vrnic_cq *cq, const struct vrnic_cqe *e, struct ibv_w
 	wc->pkey_index = wc->slid = 0;
 	wc->sl = wc->dlid_path_bits = 0;
 	if (is_receive(e)) {
-		if (qp->qp.recv_cq != &cq->cq || !received(qp, e, wc))
+		if (qp->qp.recv_cq != &cq->cq)
 			return -1;
+		if (!received(qp, e, wc))
+			return is_over(qp, e) ? 0 : -1;
 		if (unlikely(!(wc->opcode & IBV_WC_RECV)))
 			wc->opcode = IBV_WC_RECV; /* programs look at it on errors, too */
 		if (wc->wc_flags & IBV_WC_WITH_INV)
@@ -287,23 +309,46 @@ static int complete(struct vrnic_cq *cq, const struct vrnic_cqe *e, struct ibv_w
 	return 1;
 }
 
+/* Takes completions that come before e and that the daemon has not made. */
+static int before(struct vrnic_cq *cq, const struct vrnic_cqe *e, int n, struct ibv_wc *wc)
+{
+	struct vrnic_qp *qp = find_qp(cq, e->qpn);
+
+	if (!qp || !qp->direct)
+		return 0;
+	return vrnic_direct_before(qp->direct, is_receive(e) ? e->cookie : 0, n, wc);
+}
+
 /* With cq->lock held: moves up to n completions out of the ring. */
 static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 {
 	uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), prod;
+	bool direct = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	uint32_t ready[VRNIC_DIRECT_MOST];
 	struct vrnic_cqe e;
 	int got = 0, r;
 
 	if (cq->bad)
 		return 0;
+	if (direct) /* first: docs/direct.md#receiving */
+		vrnic_direct_look(cq, n, ready);
 	prod = load_acquire(cq->prod);
 	if (prod - cons > cq->mask + 1) {
 		cq->bad = true;
 		vrnic_corrupt(cq->s, "CQ prod");
 		return 0;
 	}
+	if (direct) {
+		*time = 0;
+		got = vrnic_direct_take(cq, ready, n, wc);
+	}
 	for (; got < n && cons != prod; cons++) {
 		read_cqe(cq, cons, &e);
+		if (direct) {
+			got += before(cq, &e, n - got, &wc[got]);
+			if (got == n)
+				break;
+		}
 		r = complete(cq, &e, &wc[got]);
 		if (unlikely(r < 0)) {
 			cq->bad = true;
@@ -327,6 +372,19 @@ static void flushed(struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_opcode op, ui
 	wc->qp_num = qpn;
 }
 
+/* What is over of a QP's Sends, or else the oldest that is not, flushed: how many, up to n. */
+static int flush_sends(struct vrnic_qp *qp, int n, struct ibv_wc *wc)
+{
+	struct vrnic_sent s;
+	int got = qp->direct ? vrnic_direct_sends(qp->direct, n, wc) : 0;
+
+	if (!got && n && vrnic_sq_flush(&qp->sq, &s)) {
+		flushed(wc, s.wr_id, vrnic_wc_opcode(s.op), qp->qp.qp_num);
+		got = 1;
+	}
+	return got;
+}
+
 /*
  * With cq->lock held, on a dead session: completes what is outstanding. Receives of an SRQ belong
  * to no QP.
@@ -334,16 +392,15 @@ static void flushed(struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_opcode op, ui
 static int flush(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct vrnic_entry *e = NULL;
-	struct vrnic_sent s;
 	struct vrnic_qp *qp;
 	uint64_t wr_id;
-	int got = 0;
+	int got = 0, k;
 
 	while ((e = vrnic_table_each(&cq->qps, e))) {
 		qp = qp_of(e);
 		if (qp->qp.send_cq == &cq->cq)
-			for (; got < n && vrnic_sq_flush(&qp->sq, &s); got++)
-				flushed(&wc[got], s.wr_id, vrnic_wc_opcode(s.op), qp->qp.qp_num);
+			for (; (k = flush_sends(qp, n - got, &wc[got])); got += k)
+				;
 		if (qp->qp.recv_cq == &cq->cq && !qp->srq)
 			for (; got < n && vrnic_rq_flush(&qp->rq, &wr_id); got++)
 				flushed(&wc[got], wr_id, IBV_WC_RECV, qp->qp.qp_num);
@@ -368,9 +425,21 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 	return got;
 }
 
+/* Without the lock: false if it has to be taken to find out. */
 static inline bool is_empty(struct vrnic_cq *cq)
 {
-	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+	return !atomic_load_explicit(&cq->ndirects, memory_order_relaxed) &&
+	       load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+}
+
+/* Tells peers, who were told that the CQ is armed, when it is so no more. */
+static __attribute__((noinline)) void disarm(struct vrnic_cq *cq)
+{
+	if (vrnic_dead(cq->s))
+		return;
+	pthread_mutex_lock(&cq->arm_lock);
+	vrnic_direct_arm(cq);
+	pthread_mutex_unlock(&cq->arm_lock);
 }
 
 int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
@@ -385,10 +454,13 @@ int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	pthread_mutex_lock(&cq->lock);
 	got = unlikely(dead) ? take_dead(cq, n, wc, &time) : take(cq, n, wc, &time);
 	pthread_mutex_unlock(&cq->lock);
-	if (got)
+	if (got) {
 		empty_polls = 0;
-	else
+		if (unlikely(atomic_load_explicit(&cq->wanted, memory_order_relaxed)))
+			disarm(cq);
+	} else {
 		found_nothing(cq->s);
+	}
 	return got;
 }
 
@@ -401,6 +473,8 @@ int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 		return 0; /* there is an event at once, and a poll finds what was flushed */
 	pthread_mutex_lock(&cq->arm_lock);
 	atomic_fetch_or(cq->arm, solicited_only ? VRNIC_ARM_SOLICITED : VRNIC_ARM_NEXT);
+	if (atomic_load_explicit(&cq->ndirects, memory_order_relaxed))
+		vrnic_direct_arm(cq);
 	pthread_mutex_unlock(&cq->arm_lock);
 	/* The program polls once more now, and must see what the daemon completed without seeing this. */
 	atomic_thread_fence(memory_order_seq_cst);
@@ -418,6 +492,8 @@ static int next(struct vrnic_cq *cq)
 
 	if (!got)
 		return ENOENT;
+	if (unlikely(atomic_load_explicit(&cq->wanted, memory_order_relaxed)))
+		disarm(cq);
 	cq->ex.status = cq->cur_wc.status;
 	cq->ex.wr_id = cq->cur_wc.wr_id;
 	return 0;
@@ -505,11 +581,6 @@ static uint8_t read_zero8(struct ibv_cq_ex *ex)
 	return 0;
 }
 
-static uint64_t read_completion_ts(struct ibv_cq_ex *ex)
-{
-	return cq_of(ex)->cur_time;
-}
-
 static int64_t clock_ns(clockid_t id)
 {
 	struct timespec t;
@@ -518,9 +589,17 @@ static int64_t clock_ns(clockid_t id)
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+/* What the daemon has not seen has no time of its own: that of the look. */
+static uint64_t read_completion_ts(struct ibv_cq_ex *ex)
+{
+	uint64_t t = cq_of(ex)->cur_time;
+
+	return t ? t : (uint64_t)clock_ns(CLOCK_MONOTONIC);
+}
+
 static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *ex)
 {
-	return cq_of(ex)->cur_time + (clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC));
+	return read_completion_ts(ex) + (clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC));
 }
 
 void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags)

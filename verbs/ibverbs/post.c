@@ -321,7 +321,7 @@ int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *w
 	err = outstanding(qp, prod, &n);
 	if (unlikely(err))
 		return err;
-	if (n > sq->mask)
+	if (n + vrnic_direct_outstanding(sq->direct) > sq->mask)
 		return ENOMEM;
 	if (likely(!vrnic_dead(qp->s)))
 		put_wqe(qp, slot(sq, prod), wr, total);
@@ -339,6 +339,9 @@ bool vrnic_sq_commit(struct vrnic_qp *qp, uint32_t prod)
 
 	if (prod == atomic_load_explicit(&sq->prod, memory_order_relaxed))
 		return false;
+	if (unlikely(sq->direct))
+		vrnic_direct_committed(sq->direct,
+				       atomic_load_explicit(&sq->prod, memory_order_relaxed), prod);
 	atomic_store_explicit(&sq->prod, prod, memory_order_release);
 	if (vrnic_dead(qp->s))
 		return false;
@@ -356,28 +359,70 @@ static bool misplaced(const struct vrnic_qp *qp, const struct ibv_send_wr *wr)
 	return qp->qp.qp_type == IBV_QPT_UD && !wr->wr.ud.ah;
 }
 
+/*
+ * Sends wr without the daemon if that can be: 1. 0: it is for the ring, which has what was posted
+ * before prod. Below 0: -errno.
+ */
+static int send_direct(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr, bool *ring)
+{
+	uint32_t total, n;
+	int err;
+
+	if (wr->opcode != IBV_WR_SEND || vrnic_dead(qp->s) ||
+	    prod != atomic_load_explicit(&qp->sq.prod, memory_order_relaxed))
+		return 0;
+	err = check(qp, wr, &total);
+	if (!err)
+		err = outstanding(qp, prod, &n);
+	if (err)
+		return -err;
+	if (n + vrnic_direct_outstanding(qp->sq.direct) > qp->sq.mask)
+		return -ENOMEM;
+	return vrnic_direct_send(qp, wr, total,
+				 qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED, ring);
+}
+
+static int post_one(struct vrnic_qp *qp, uint32_t *prod, const struct ibv_send_wr *wr, bool *ring)
+{
+	int r;
+
+	if (misplaced(qp, wr))
+		return EINVAL;
+	if (qp->sq.direct) {
+		r = send_direct(qp, *prod, wr, ring);
+		if (r)
+			return r < 0 ? -r : 0;
+	}
+	r = vrnic_sq_put(qp, *prod, wr);
+	if (!r)
+		++*prod;
+	return r;
+}
+
 int vrnic_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);
+	bool ring = false, try;
 	uint32_t prod;
-	bool ring;
 	int err;
 
 	pthread_mutex_lock(&qp->sq.lock);
 	prod = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 	err = vrnic_sq_ready(qp);
 	for (; wr && !err; wr = wr->next) {
-		err = misplaced(qp, wr) ? EINVAL : vrnic_sq_put(qp, prod, wr);
+		err = post_one(qp, &prod, wr, &ring);
 		if (err)
 			break;
-		prod++;
 	}
 	if (err)
 		*bad = wr;
-	ring = vrnic_sq_commit(qp, prod);
+	ring |= vrnic_sq_commit(qp, prod);
+	try = vrnic_direct_due(qp);
 	pthread_mutex_unlock(&qp->sq.lock);
 	if (ring)
 		vrnic_ring(qp->s, qp->bell);
+	if (unlikely(try))
+		vrnic_direct_try(qp);
 	return err;
 }
 
@@ -423,12 +468,16 @@ static bool takes_receives(struct vrnic_qp *qp)
 int vrnic_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);
+	int err;
 
 	if (qp->srq || !takes_receives(qp)) { /* with an SRQ: post there */
 		*bad = wr;
 		return EINVAL;
 	}
-	return vrnic_rq_post(&qp->rq, wr, bad);
+	err = vrnic_rq_post(&qp->rq, wr, bad);
+	if (unlikely(atomic_load_explicit(&qp->direct_in, memory_order_relaxed)))
+		vrnic_direct_received(qp);
+	return err;
 }
 
 int vrnic_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)

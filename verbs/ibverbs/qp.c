@@ -85,6 +85,18 @@ int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle)
 	return e ? 0 : ENOENT;
 }
 
+void vrnic_qp_connected(struct ibv_context *c, uint32_t qpn)
+{
+	struct vrnic_entry *e;
+
+	pthread_mutex_lock(&all_lock); /* which keeps the QP */
+	for (e = vrnic_table_find(&all, qpn); e && qp_of(e)->qp.context != c; e = vrnic_table_again(e))
+		;
+	if (e)
+		vrnic_direct_begin(qp_of(e));
+	pthread_mutex_unlock(&all_lock);
+}
+
 /* Counts the QP, which keeps its parts from being destroyed. */
 static void hold(struct vrnic_qp *qp, unsigned int n)
 {
@@ -275,6 +287,8 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 	qp->srq = attr->srq ? to_vsrq(attr->srq) : NULL;
 	qp->sig_all = attr->sq_sig_all;
 	qp->roce = c->roce;
+	qp->direct_every = 1;
+	qp->direct_in = c->s->direct && !c->roce && !attr->srq;
 	qp->qp.context = pd->context;
 	qp->qp.qp_context = attr->qp_context;
 	qp->qp.pd = pd;
@@ -362,6 +376,7 @@ int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vrnic_cq_detach(to_vcq(ibqp->send_cq), qp);
 	if (ibqp->recv_cq != ibqp->send_cq)
 		vrnic_cq_detach(to_vcq(ibqp->recv_cq), qp);
+	vrnic_direct_free(qp);
 	given = vrnic_obj_drop(to_vctx(ibqp->context), &qp->obj, err ? 0 : rep.tokens);
 	vrnic_wait_acks(&ibqp->mutex, &ibqp->cond, &ibqp->events_completed, given);
 	hold(qp, -1u);

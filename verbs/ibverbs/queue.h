@@ -1,11 +1,12 @@
 /*
  * What the files of the data path share: qp.c, srq.c and rq.c (queues and their making), post.c and
- * wr.c (who posts), poll.c (who polls).
+ * wr.c (who posts), direct.c (what goes without the daemon), poll.c (who polls).
  */
 #ifndef VRNIC_QUEUE_H
 #define VRNIC_QUEUE_H
 
 #include "objects.h"
+#include "pair/pair.h"
 
 /* Line 0 of the memory of a QP or an SRQ, whose rings and slabs lie inside of it. */
 struct vrnic_layout {
@@ -56,6 +57,13 @@ bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id);
 void vrnic_rq_forget(struct vrnic_rq *rq);
 
 /*
+ * From vrnic_rq_join to vrnic_rq_leave the sender of in knows what is posted. The number of the
+ * oldest outstanding receive, from 0.
+ */
+uint32_t vrnic_rq_join(struct vrnic_rq *rq, struct vrnic_pair_in *in, struct ibv_pd *pd);
+void vrnic_rq_leave(struct vrnic_rq *rq);
+
+/*
  * post.c. With sq.lock held: prod is sq.prod, and how many have been put since is added to it;
  * nothing shows before vrnic_sq_commit, and what was put can be forgotten instead if sq.slab_prod
  * is put back.
@@ -98,6 +106,85 @@ void vrnic_sq_forget(struct vrnic_sq *sq);
 void vrnic_cq_forget(struct vrnic_cq *cq, struct vrnic_qp *qp);
 void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp);
 void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp);
+
+/*
+ * direct.c
+ */
+
+/* A Send that is done, until it is polled. */
+struct vrnic_direct_sent {
+	uint64_t wr_id;
+	uint32_t after; /* the last request before it that goes by the ring and completes, and one */
+};
+
+/* A QP's part in a pair. */
+struct vrnic_direct {
+	struct vrnic_qp *qp;
+	struct vrnic_map map;
+	/* the send queue's lock */
+	struct vrnic_pair_out out;
+	/* posts until one waits again for what it needs, and from one that waited in vain to the next */
+	uint32_t wait_in, wait_every;
+	uint32_t ring; /* the last request that went by the ring and completes, and one */
+	/* Sends that completed here, in a ring of as many as the send queue has slots */
+	struct vrnic_direct_sent *sent;
+	atomic_uint sent_prod, sent_cons; /* of who posts, of who polls */
+	/* the receive CQ's lock, but for in.rooms, which are the receive queue's, and in.want */
+	struct vrnic_pair_in in;
+	uint32_t next; /* receive to complete */
+	bool bad; /* the peer has written nonsense */
+};
+
+/*
+ * Has qp, which is RTS, get a direct path if it can have one: a call to the daemon. Of locks none
+ * is held but those of CQs that are polled, and then it is left for later.
+ */
+void vrnic_direct_try(struct vrnic_qp *qp);
+
+/* The same for a connection that is new. */
+void vrnic_direct_begin(struct vrnic_qp *qp);
+
+/* With the send queue's lock held: whether a post is one that is followed by vrnic_direct_try. */
+bool vrnic_direct_due(struct vrnic_qp *qp);
+
+/* A receive was posted, and direct_in is not 0: a program may do nothing but receive. */
+void vrnic_direct_received(struct vrnic_qp *qp);
+void vrnic_direct_free(struct vrnic_qp *qp);
+
+/*
+ * With the send queue's lock held and nothing put that is not committed: sends wr, of total octets,
+ * if that can be done here, true; then *ring says whether to ring the QP's bell.
+ */
+bool vrnic_direct_send(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t total,
+		       bool signaled, bool *ring);
+
+/* How many requests are outstanding that did not go by the ring: the send queue's lock. */
+static inline uint32_t vrnic_direct_outstanding(const struct vrnic_direct *d)
+{
+	return d ? atomic_load_explicit(&d->sent_prod, memory_order_relaxed) -
+		   atomic_load_explicit(&d->sent_cons, memory_order_acquire) : 0;
+}
+
+/* With the send queue's lock held: requests from one to before prod have gone to the ring. */
+void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod);
+
+/* With cq->arm_lock held: tells peers what the CQ is armed for. */
+void vrnic_direct_arm(struct vrnic_cq *cq);
+
+/*
+ * For poll.c, with the CQ's lock held. vrnic_direct_look says up to where each QP's receives have
+ * come, of the next ones up to most, before anything else is looked at; vrnic_direct_take takes
+ * completions, Sends first, and vrnic_direct_sends those of one QP alone. vrnic_direct_before takes
+ * those that come before one of the daemon's, of a receive if cookie is not 0. They return how many
+ * there were, up to n.
+ */
+void vrnic_direct_look(const struct vrnic_cq *cq, uint32_t most, uint32_t *ready);
+int vrnic_direct_take(struct vrnic_cq *cq, const uint32_t *ready, int n, struct ibv_wc *wc);
+int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc);
+int vrnic_direct_before(struct vrnic_direct *d, uint32_t cookie, int n, struct ibv_wc *wc);
+
+/* What the peer has done makes no sense: the connection ends. */
+void vrnic_direct_spoil(struct vrnic_direct *d);
 
 /* srq.c */
 static inline struct vrnic_rq *vrnic_rq_of(struct vrnic_qp *qp)

@@ -74,18 +74,21 @@ static char *octets(const struct vrnic_mr *mr, const struct ibv_sge *sge)
 	return (char *)mr->mr.addr + (sge->addr - mr->iova);
 }
 
+enum use { READ, READ_PRIVATE, WRITE };
+
 /* Where the octets of an SGE are, or NULL: with the lock held. */
-static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
+static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, enum use use)
 {
 	struct vrnic_mr *mr = region_of(pd, sge);
 
-	if (!mr || (write ? !(mr->access & IBV_ACCESS_LOCAL_WRITE) : mr->area != NULL))
+	if (!mr || (use == WRITE && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
+	    (use == READ_PRIVATE && mr->area))
 		return NULL;
 	return octets(mr, sge);
 }
 
-bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
-		      struct iovec *iov)
+static bool sges_at(struct ibv_pd *pd, const struct ibv_sge *sge, int n, enum use use,
+		    struct iovec *iov)
 {
 	bool ok = true;
 	int i;
@@ -95,12 +98,23 @@ bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool 
 		iov[i].iov_base = NULL;
 		iov[i].iov_len = sge[i].length;
 		if (sge[i].length) {
-			iov[i].iov_base = sge_at(pd, &sge[i], write);
+			iov[i].iov_base = sge_at(pd, &sge[i], use);
 			ok = iov[i].iov_base != NULL;
 		}
 	}
 	pthread_rwlock_unlock(&lock);
 	return ok;
+}
+
+bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
+		      struct iovec *iov)
+{
+	return sges_at(pd, sge, n, write ? WRITE : READ_PRIVATE, iov);
+}
+
+bool vrnic_sges_readable(struct ibv_pd *pd, const struct ibv_sge *sge, int n, struct iovec *iov)
+{
+	return sges_at(pd, sge, n, READ, iov);
 }
 
 /* Has the pages there that hold n octets at p: 0 or an errno. Kernels before 5.14 cannot. */

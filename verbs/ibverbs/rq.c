@@ -134,15 +134,61 @@ static int put(struct vrnic_rq *rq, uint32_t prod, const struct ibv_recv_wr *wr,
 	return 0;
 }
 
+/* How many octets the library can put where the receive at place wants them. */
+static uint64_t room(const struct vrnic_rq *rq, uint32_t place)
+{
+	const struct ibv_sge *sge = rq->sges + (size_t)place * rq->max_sge;
+	struct iovec iov[VRNIC_MAX_SGE];
+	uint64_t sum = 0;
+	uint32_t k;
+
+	if (!vrnic_sges_local(rq->pd, sge, rq->wrs[place].nsge, true, iov))
+		return VRNIC_NO_ROOM; /* the daemon has the error */
+	for (k = 0; k < rq->wrs[place].nsge; k++)
+		sum += sge[k].length;
+	return sum;
+}
+
+/* Tells the sender of rq->in of receives from one on. */
+static void rooms(struct vrnic_rq *rq, uint32_t i)
+{
+	uint32_t back, place = rq->mask + 1;
+
+	for (back = rq->prod - i; back; back--) /* the list has them in the order of posting */
+		place = rq->wrs[place].prev;
+	for (; i != rq->prod; i++, place = rq->wrs[place].next)
+		vrnic_pair_room(rq->in, i, room(rq, place));
+}
+
+uint32_t vrnic_rq_join(struct vrnic_rq *rq, struct vrnic_pair_in *in, struct ibv_pd *pd)
+{
+	uint32_t oldest;
+
+	pthread_mutex_lock(&rq->lock);
+	oldest = rq->prod - (rq->mask + 1 - rq->nfree);
+	rq->in = in;
+	rq->pd = pd;
+	rooms(rq, oldest);
+	pthread_mutex_unlock(&rq->lock);
+	return oldest;
+}
+
+void vrnic_rq_leave(struct vrnic_rq *rq)
+{
+	pthread_mutex_lock(&rq->lock);
+	rq->in = NULL;
+	pthread_mutex_unlock(&rq->lock);
+}
+
 int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	bool dead, ring = false;
-	uint32_t prod, head = 0;
+	uint32_t prod, from, head = 0;
 	int err = 0;
 
 	pthread_mutex_lock(&rq->lock);
 	dead = vrnic_dead(rq->s);
-	prod = rq->prod;
+	from = prod = rq->prod;
 	if (!dead)
 		head = load_acquire(rq->head_word);
 	for (; wr; wr = wr->next, prod++) {
@@ -156,7 +202,7 @@ int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_w
 	 * The table has no more places than the ring has slots, so it was full before the ring, unless
 	 * head is wrong.
 	 */
-	if (!dead && prod - head > rq->mask + 1) {
+	if (!dead && !rq->in && prod - head > rq->mask + 1) {
 		vrnic_corrupt(rq->s, "rq_head passed rq_prod");
 		dead = true;
 	}
@@ -165,6 +211,8 @@ int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_w
 		/* in this order, and the daemon the other way round: one of the two sees the other */
 		if (!dead) {
 			atomic_store(rq->prod_word, prod);
+			if (rq->in) /* in this order: docs/direct.md#receiving */
+				rooms(rq, from);
 			ring = atomic_load(rq->starved);
 		}
 	}

@@ -65,6 +65,7 @@ struct cm_id {
 	struct cm_chan *chan;
 	uint32_t given; /* events given to the program, and how many of them it has acknowledged */
 	uint32_t acked;
+	uint32_t qpn; /* of the QP that it was last asked to connect */
 	bool connected; /* ESTABLISHED was given, or the program established, and DISCONNECTED not */
 	bool disconnected; /* DISCONNECTED was given */
 	bool removed; /* DEVICE_REMOVAL was given */

@@ -22,7 +22,7 @@ static int find_qp(struct cm_id *id, uint16_t op, const struct rdma_conn_param *
 	if (!id->handle || !id->id.verbs)
 		return EINVAL;
 	if (id->id.qp) {
-		req->param.qpn = id->id.qp->qp_num;
+		id->qpn = req->param.qpn = id->id.qp->qp_num;
 		req->param.srq = id->id.qp->srq != NULL;
 		req->pd = id->id.qp->pd->handle;
 		return 0;
@@ -32,7 +32,7 @@ static int find_qp(struct cm_id *id, uint16_t op, const struct rdma_conn_param *
 		return 0;
 	if (!param)
 		return EINVAL;
-	req->param.qpn = param->qp_num;
+	id->qpn = req->param.qpn = param->qp_num;
 	req->param.srq = param->srq;
 	if (moves_itself(id))
 		return 0; /* the daemon looks whether it is there */

@@ -121,6 +121,8 @@ static void apply(struct cm_id *id, const struct vrnic_cm_event *e, struct cm_ev
 	case VRNIC_EV_ESTABLISHED: /* a port of its own comes with the connection */
 		fill_addrs(id, e);
 		id->connected = !cm_is_ud(id);
+		if (id->connected && id->id.verbs)
+			vrnic_qp_connected(id->id.verbs, id->qpn);
 		break;
 	case VRNIC_EV_DISCONNECTED: /* status is for what did not come about */
 		ev->ev.status = 0;

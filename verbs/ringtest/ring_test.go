@@ -1,7 +1,6 @@
 package ringtest
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -11,9 +10,10 @@ import (
 
 // The library's files of the data path, and the test's.
 var sources = []string{
-	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c", "../ibverbs/srq.c", "../ibverbs/post.c", "../ibverbs/poll.c",
-	"../ibverbs/wr.c", "../core/table.c",
-	"../*.h", "../core/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h", "testdata/*.[ch]",
+	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c", "../ibverbs/srq.c",
+	"../ibverbs/post.c", "../ibverbs/poll.c", "../ibverbs/wr.c", "../ibverbs/direct.c",
+	"../pair/pair.c", "../core/table.c",
+	"../*.h", "../core/*.h", "../pair/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h", "testdata/*.[ch]",
 }
 
 func TestMain(m *testing.M) { ctest.Main(m) }
@@ -36,7 +36,7 @@ func build(t testing.TB, name string, flags ...string) (program string) {
 
 func run(t testing.TB, program string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(program, args...).CombinedOutput()
+	out, err := ctest.Command(program, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
@@ -57,6 +57,9 @@ func TestRings(t *testing.T) {
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
+			if b.name != "plain" {
+				ctest.Native(t, "a sanitizer's shadow memory is where the emulator's is")
+			}
 			program := build(t, b.name, b.flags...)
 			names := strings.Fields(run(t, program, "-list"))
 			if len(names) == 0 {

@@ -194,6 +194,7 @@ static void hear(int from, const char *secret)
 	/* room for one, and not, as in all of c, for two: anybody can send some */
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &c,
 			    .msg_controllen = CMSG_LEN(sizeof(int)) };
+	struct rs_answer none = { .err = EMFILE }; /* for the descriptor that came along */
 	ssize_t n = recvmsg(from, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fd = -1;
 
@@ -202,10 +203,14 @@ static void hear(int from, const char *secret)
 	if (m.msg_controllen >= CMSG_LEN(sizeof(int)) && c.h.cmsg_level == SOL_SOCKET &&
 	    c.h.cmsg_type == SCM_RIGHTS)
 		memcpy(&fd, CMSG_DATA(&c.h), sizeof(fd));
-	if (n == (ssize_t)sizeof(q) && same(q.secret, secret))
+	if (n != (ssize_t)sizeof(q) || !same(q.secret, secret)) {
+		if (fd >= 0)
+			close(fd);
+	} else if (fd < 0 && m.msg_flags & MSG_CTRUNC) {
+		(void)pass_fd(from, &none, sizeof(none), -1);
+	} else {
 		answer(from, &q, fd);
-	else if (fd >= 0)
-		close(fd);
+	}
 }
 
 struct asker {
@@ -230,16 +235,33 @@ static void sweep(struct socket **bound, const struct pollfd *p, int n)
 	}
 }
 
+/*
+ * Who asks while there are no descriptors is told so: one is kept for that. Without it the listener
+ * would stay readable, and nobody be answered.
+ */
+static int accept_asker(int listener, int *spare)
+{
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
+		return fd;
+	close(*spare);
+	*spare = -1;
+	return accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+}
+
 void ask_serve(int listener, const char *secret)
 {
 	static struct socket *bound[BOUND];
 	static struct pollfd p[1 + ASKERS + BOUND];
 	struct asker askers[ASKERS];
 	int64_t busy = now_ms();
-	int n = 0, nbound, i, k, fd;
+	int n = 0, nbound, i, k, fd, spare = -1;
 
 	for (;;) {
-		p[0] = (struct pollfd){ .fd = listener, .events = POLLIN };
+		if (spare < 0)
+			spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		p[0] = (struct pollfd){ .fd = spare < 0 ? -1 : listener, .events = POLLIN };
 		for (i = 0; i < n; i++)
 			p[1 + i] = (struct pollfd){ .fd = askers[i].fd, .events = POLLIN };
 		sockets_lock();
@@ -263,7 +285,7 @@ void ask_serve(int listener, const char *secret)
 				askers[k++] = askers[i];
 		}
 		n = k;
-		if (p[0].revents && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+		if (p[0].revents && (fd = accept_asker(listener, &spare)) >= 0) {
 			/* who has a question asks it at once: any user could keep all places */
 			if (n == ASKERS) {
 				close(askers[0].fd);

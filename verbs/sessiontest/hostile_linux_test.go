@@ -448,6 +448,7 @@ func TestTrust(t *testing.T) {
 		p.want("list", "2 fake0 fake1", "open", "ok", "pd", "ok", "mr malloc 100 0 1", "ok")
 	})
 	t.Run("setuid", func(t *testing.T) {
+		ctest.Native(t, "the kernel starts the emulator, which is not setuid")
 		f := newFake(t, nil)
 		file := filepath.Join(ctest.Dir, "setuid-shell")
 		if out, err := exec.Command("cp", b.shell, file).CombinedOutput(); err != nil {

@@ -51,6 +51,10 @@ func need(t testing.TB) built {
 // answerTime bounds the answer of a program that does not hang, on a machine that is busy.
 const answerTime = 30 * time.Second
 
+// noMadvise is why an emulator does not run a test: QEMU 7.2 says of all that madvise(2) asks for
+// that it is done, and does nothing.
+const noMadvise = "the emulator does nothing for MADV_POPULATE_WRITE and MADV_DONTFORK"
+
 // A program is a shell.c that runs.
 type program struct {
 	t     testing.TB
@@ -75,8 +79,8 @@ func startFile(t testing.TB, file, socket string, env ...string) *program {
 // startAs runs file as a user, below 0 as the test's.
 func startAs(t testing.TB, file, socket string, uid int, env ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{},
-		done: make(chan struct{})}
+	p := &program{t: t, cmd: ctest.Command(file), lines: make(chan string, 1000),
+		errs: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket,
 		// Cancelled threads confuse its check of the alternate stack, and allocations that fail are
 		// meant.

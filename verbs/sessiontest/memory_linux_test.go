@@ -56,6 +56,9 @@ func TestMemoryRegions(t *testing.T) {
 		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", abi.ModeApp, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.answer == "EFAULT" {
+				ctest.Native(t, noMadvise)
+			}
 			f := newFake(t, nil)
 			p := open(t, f)
 			p.want("pd", "ok")
@@ -139,6 +142,7 @@ func TestReregister(t *testing.T) {
 
 // A region does not get rights that its memory does not have.
 func TestReregisterReadOnly(t *testing.T) {
+	ctest.Native(t, noMadvise)
 	need(t)
 	open(t, newFake(t, nil)).want("pd", "ok", "pd", "ok", "mr readonly 8192 0 0", "ok",
 		"rereg 0 4 1", "-1 EFAULT", "rereg 0 2 0", "0 ok", "rereg 0 6 1", "-1 EFAULT", "delmr 0", "ok")

@@ -109,6 +109,7 @@ func TestRefusal(t *testing.T) {
 // Nobody reads what the program writes on standard error: the thread that says why it was refused
 // hangs there, and no other one does.
 func TestRefusalNobodyReads(t *testing.T) {
+	ctest.Native(t, "the program is a script of this machine's shell")
 	b := need(t)
 	refused := make(chan struct{}, 10)
 	f := newFake(t, refuseChan("over the limit", func() { refused <- struct{}{} }))
@@ -417,6 +418,7 @@ func TestFork(t *testing.T) {
 
 // The child of a fork has none of the daemon's memory, and what it has in its place is its own.
 func TestForkMemory(t *testing.T) {
+	ctest.Native(t, noMadvise)
 	need(t)
 	p := open(t, newFake(t, nil))
 	p.want("chan", "ok", "cq 0 4 0", "ok 4", "rings", "3") // and the session's page

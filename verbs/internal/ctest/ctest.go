@@ -2,11 +2,14 @@
 //
 // $VRNIC_TEST_LIBS names a folder with libraries to take in place of those that are built for the
 // tests, and $VRNIC_TEST_CFLAGS has what the C compiler then wants for programs, as `make sanitize`
-// does. What is needed, a C compiler and make, is asked for by VRNIC_TEST_REQUIRE=verbs; otherwise
-// the tests skip.
+// does. $CC is the compiler of libraries and programs, and $VRNIC_TEST_EMULATOR what runs programs
+// of another architecture than this, with its options, as `make test-arm64` has them. What is
+// needed, a C compiler and make, is asked for by VRNIC_TEST_REQUIRE=verbs; otherwise the tests
+// skip.
 package ctest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,9 +48,31 @@ func Main(m *testing.M) {
 // Need skips the test where there is no compiler, or not one of names.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
-	if err := needtest.Missing(append(names, "cc", "make")...); err != nil {
+	if err := needtest.Missing(append(names, compiler()[0], "make")...); err != nil {
 		needtest.Lacking(t, "verbs", fmt.Sprintf("%v (as root: .ci/deps test)", err))
 	}
+}
+
+// compiler is $CC, which make(1) takes too.
+func compiler() []string { return strings.Fields(cmp.Or(os.Getenv("CC"), "cc")) }
+
+func emulator() []string { return strings.Fields(os.Getenv("VRNIC_TEST_EMULATOR")) }
+
+// Emulated reports whether programs run under an emulator.
+func Emulated() bool { return len(emulator()) > 0 }
+
+// Native skips a test that an emulator cannot run: why.
+func Native(t testing.TB, why string) {
+	t.Helper()
+	if Emulated() {
+		needtest.Skip(t, why)
+	}
+}
+
+// Command runs a program that CC has made.
+func Command(program string, args ...string) *exec.Cmd {
+	argv := slices.Concat(emulator(), []string{program}, args)
+	return exec.Command(argv[0], argv[1:]...)
 }
 
 // Flags are what the libraries want of programs.
@@ -82,8 +107,9 @@ func Make(args ...string) error {
 // CC compiles a program: out, below Dir.
 func CC(out string, args ...string) (path string, err error) {
 	path = filepath.Join(Dir, out)
-	return path, command("cc", append([]string{"-D_GNU_SOURCE", "-Wall", "-Werror", "-I" + VerbsDir,
-		"-o", path}, args...)...)
+	cc := compiler()
+	return path, command(cc[0], slices.Concat(cc[1:], []string{"-D_GNU_SOURCE", "-Wall", "-Werror",
+		"-I" + VerbsDir, "-o", path}, args)...)
 }
 
 // Sources reads the files that match some patterns, and returns those of C. A test that is run

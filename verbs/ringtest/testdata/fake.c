@@ -81,6 +81,17 @@ void vrnic_complain(enum vrnic_cause cause, const char *fmt, ...)
 	complaints |= cause;
 }
 
+void vrnic_debug(const char *what, ...)
+{
+	(void)what;
+}
+
+bool vrnic_say_who(struct vrnic_session *s)
+{
+	CHECK(s->direct);
+	return s->direct;
+}
+
 void vrnic_corrupt(struct vrnic_session *s, const char *what)
 {
 	(void)what;
@@ -170,6 +181,11 @@ bool vrnic_sges_local(struct ibv_pd *p, const struct ibv_sge *sge, int n, bool w
 		iov[i].iov_len = sge[i].length;
 	}
 	return true;
+}
+
+bool vrnic_sges_readable(struct ibv_pd *p, const struct ibv_sge *sge, int n, struct iovec *iov)
+{
+	return vrnic_sges_local(p, sge, n, false, iov);
 }
 
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)
@@ -297,6 +313,41 @@ static void destroy(uint32_t num)
 			drop(i);
 }
 
+/* The memory that two QPs have in common, and its descriptor; the second is QP pair_second. */
+static struct vrnic_map pair;
+static int pair_fd = -1;
+static uint32_t pair_second;
+void (*fake_asked)(void);
+
+char *fake_pair(size_t len, uint32_t second)
+{
+	pair_fd = memfd_create("pair", MFD_CLOEXEC);
+	CHECK(pair_fd >= 0 && !ftruncate(pair_fd, len));
+	pair.len = len;
+	pair.mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, pair_fd, 0);
+	CHECK(pair.mem != MAP_FAILED);
+	pair_second = second;
+	return pair.mem;
+}
+
+void fake_pair_free(void)
+{
+	vrnic_unmap(&pair);
+	close(pair_fd);
+	pair_fd = -1;
+}
+
+static int get_pair(uint32_t qp, struct vrnic_direct_reply *rep, int *fd)
+{
+	if (pair_fd < 0)
+		return EAGAIN;
+	if (fake_asked)
+		fake_asked();
+	rep->second = qp == pair_second;
+	*fd = -1;
+	return 0;
+}
+
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
 	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
@@ -317,6 +368,8 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 		return create_qp(req, rep, fds);
 	case VRNIC_OP_CREATE_SRQ:
 		return create_srq(req, rep, fds);
+	case VRNIC_OP_DIRECT:
+		return get_pair(m->qp, rep, fds); /* which is where a handle stands */
 	case VRNIC_OP_MODIFY_QP:
 		if (context.roce) {
 			put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state);
@@ -345,9 +398,16 @@ int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void
 
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
 {
-	struct fake_q *q = fake_of(fd);
+	struct fake_q *q;
 
 	(void)s;
+	if (fd == -1) {
+		m->len = pair.len;
+		m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, pair_fd, 0);
+		CHECK(m->mem != MAP_FAILED && m->len >= min);
+		return 0;
+	}
+	q = fake_of(fd);
 	CHECK(q->len >= min);
 	m->mem = q->mem;
 	m->len = q->len;

@@ -74,6 +74,12 @@ void fake_cq_free(struct vrnic_cq *cq);
 uint32_t fake_mr(void *addr, size_t len, uint64_t iova, int access);
 void fake_dereg(uint32_t lkey);
 
+/* Memory for a pair, for who asks: second is the number of the QP that is its second. */
+char *fake_pair(size_t len, uint32_t second);
+void fake_pair_free(void);
+/* What happens while a program asks for it, or NULL. */
+extern void (*fake_asked)(void);
+
 struct fake_q *fake_of(uint32_t num); /* the daemon's queue of a QP number or an SRQ handle */
 void fake_state(struct fake_q *q, uint32_t state);
 

@@ -59,6 +59,18 @@ void test_wr(void);
 void test_threads(void);
 void bench(void);
 
+/* ring_direct_test.c */
+void test_direct(void);
+void test_direct_off(void);
+void test_direct_events(void);
+void test_direct_again(void);
+void test_direct_late(void);
+void test_direct_polling(void);
+void test_direct_receiver(void);
+void test_direct_forked(void);
+void test_direct_hostile(void);
+void test_direct_layout(void);
+
 /* ring_roce_test.c */
 void test_services(void);
 void test_datagrams(void);

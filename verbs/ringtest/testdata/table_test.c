@@ -9,6 +9,7 @@
 
 /* The library's own regions, under other names than those of the double. */
 #define vrnic_sges_local region_sges_local
+#define vrnic_sges_readable real_sges_readable
 #define vrnic_mr_revoked region_mr_revoked
 #include "ibverbs/region.c"
 

@@ -1,0 +1,539 @@
+/*
+ * The direct path: a Send to a program of the same user is put into memory that the two have in
+ * common (pair/pair.h), and the receiver copies it when it polls. The daemon says whether that may
+ * be, and has all else: docs/direct.md.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "queue.h"
+
+/* What goes so: longer messages are the daemon's. */
+#define LONGEST 8192
+
+/* Posts between two that ask for a direct path, at most. */
+#define MOST_POSTS (1u << 16)
+
+/*
+ * What goes by the ring has what is behind it go there, too, and a stream that never pauses would
+ * never come back. So a post waits for a receive, or for the ring to be drained: some microseconds,
+ * and if that was in vain the next ones do not.
+ */
+#define WAIT_YIELDS 8
+#define WAIT_LOOKS 64
+#define MOST_WAITS 1024
+
+/* With cq->lock held. */
+static void add(struct vrnic_cq *cq, struct vrnic_direct *d)
+{
+	uint32_t n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+
+	pthread_mutex_lock(&cq->arm_lock);
+	cq->directs[n] = d;
+	atomic_store(&cq->ndirects, n + 1);
+	vrnic_direct_arm(cq);
+	pthread_mutex_unlock(&cq->arm_lock);
+}
+
+static void drop(struct vrnic_cq *cq, struct vrnic_direct *d)
+{
+	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+
+	pthread_mutex_lock(&cq->arm_lock);
+	for (i = 0; i < n; i++)
+		if (cq->directs[i] == d) {
+			cq->directs[i] = cq->directs[n - 1];
+			atomic_store(&cq->ndirects, n - 1);
+			break;
+		}
+	pthread_mutex_unlock(&cq->arm_lock);
+}
+
+static bool is_full(struct vrnic_cq *cq)
+{
+	return atomic_load(&cq->ndirects) == VRNIC_DIRECT_MOST;
+}
+
+static void lock_cqs(struct vrnic_qp *qp)
+{
+	struct vrnic_cq *a = to_vcq(qp->qp.send_cq), *b = to_vcq(qp->qp.recv_cq);
+
+	pthread_mutex_lock(a < b ? &a->lock : &b->lock);
+	if (a != b)
+		pthread_mutex_lock(a < b ? &b->lock : &a->lock);
+}
+
+/* A program between ibv_start_poll and ibv_end_poll has a lock, and posts: false. */
+static bool try_cqs(struct vrnic_qp *qp)
+{
+	struct vrnic_cq *a = to_vcq(qp->qp.send_cq), *b = to_vcq(qp->qp.recv_cq);
+
+	if (pthread_mutex_trylock(&a->lock))
+		return false;
+	if (a == b || !pthread_mutex_trylock(&b->lock))
+		return true;
+	pthread_mutex_unlock(&a->lock);
+	return false;
+}
+
+static void unlock_cqs(struct vrnic_qp *qp)
+{
+	pthread_mutex_unlock(&to_vcq(qp->qp.send_cq)->lock);
+	if (qp->qp.send_cq != qp->qp.recv_cq)
+		pthread_mutex_unlock(&to_vcq(qp->qp.recv_cq)->lock);
+}
+
+/* Asks the daemon for the pair: 0 or an errno. */
+static int ask(struct vrnic_direct *d)
+{
+	struct vrnic_qp *qp = d->qp;
+	struct vrnic_handle_request req = { .handle = qp->qp.handle };
+	struct vrnic_direct_reply rep;
+	int fd, err;
+
+	d->sent = calloc(qp->sq.mask + 1, sizeof(*d->sent));
+	if (!d->sent)
+		return ENOMEM;
+	err = vrnic_rpc(qp->s, VRNIC_OP_DIRECT, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
+	if (!err)
+		err = vrnic_map_fd(qp->s, fd, VRNIC_PAIR_HEADER_LEN, &d->map);
+	if (err)
+		return err;
+	if (!vrnic_pair_open(&d->map, rep.second & 1, qp->rq.mask + 1, &d->out, &d->in)) {
+		vrnic_corrupt(qp->s, "a pair");
+		vrnic_unmap(&d->map);
+		return EIO;
+	}
+	return 0;
+}
+
+static void detach(struct vrnic_direct *d)
+{
+	struct vrnic_qp *qp = d->qp;
+
+	drop(to_vcq(qp->qp.recv_cq), d);
+	drop(to_vcq(qp->qp.send_cq), d);
+	vrnic_rq_leave(&qp->rq);
+	pthread_mutex_lock(&qp->sq.lock);
+	qp->sq.direct = NULL;
+	pthread_mutex_unlock(&qp->sq.lock);
+	qp->direct = NULL;
+	vrnic_unmap(&d->map);
+	free(d->sent);
+	free(d);
+}
+
+/* Whether nothing that went by d is left to be polled, nor anything comes. */
+static bool is_over(struct vrnic_direct *d)
+{
+	return !vrnic_pair_is_open(&d->out) && !vrnic_direct_outstanding(d) &&
+	       !vrnic_pair_stamped(&d->in, d->next);
+}
+
+/*
+ * With the locks of both CQs held. The pair of a connection before is there until it is polled. Its
+ * last message may come until the daemon has answered that there is another pair: then this
+ * connection goes by the daemon.
+ */
+static int attach(struct vrnic_qp *qp)
+{
+	struct vrnic_cq *scq = to_vcq(qp->qp.send_cq), *rcq = to_vcq(qp->qp.recv_cq);
+	struct vrnic_direct *d, *was = qp->direct;
+	int err;
+
+	if (was ? !is_over(was) : is_full(scq) || is_full(rcq))
+		return EAGAIN;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return ENOMEM;
+	d->qp = qp;
+	err = ask(d);
+	if (!err && was && !is_over(was)) {
+		vrnic_unmap(&d->map);
+		err = EAGAIN;
+	}
+	if (err) {
+		free(d->sent);
+		free(d);
+		return err;
+	}
+	if (was)
+		detach(was);
+	pthread_mutex_lock(&qp->sq.lock);
+	d->ring = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
+	while (d->ring != qp->sq.done && !qp->sq.sent[(d->ring - 1) & qp->sq.mask].signaled)
+		d->ring--;
+	qp->sq.direct = d;
+	pthread_mutex_unlock(&qp->sq.lock);
+	qp->direct = d;
+	d->next = vrnic_rq_join(&qp->rq, &d->in, qp->qp.pd);
+	add(rcq, d);
+	if (scq != rcq)
+		add(scq, d);
+	return 0;
+}
+
+void vrnic_direct_try(struct vrnic_qp *qp)
+{
+	int err = EAGAIN;
+
+	if (vrnic_dead(qp->s) || qp->roce || qp->srq || !qp->s->direct || !vrnic_say_who(qp->s))
+		return;
+	if (try_cqs(qp)) {
+		err = attach(qp);
+		unlock_cqs(qp);
+	}
+	pthread_mutex_lock(&qp->sq.lock);
+	if (err == EAGAIN && qp->direct_every < MOST_POSTS)
+		qp->direct_every *= 2;
+	atomic_store_explicit(&qp->direct_in, err == EAGAIN ? qp->direct_every : 0,
+			      memory_order_relaxed);
+	pthread_mutex_unlock(&qp->sq.lock);
+}
+
+bool vrnic_direct_due(struct vrnic_qp *qp)
+{
+	unsigned int in = atomic_load_explicit(&qp->direct_in, memory_order_relaxed);
+
+	if (in)
+		atomic_store_explicit(&qp->direct_in, in - 1, memory_order_relaxed);
+	return in == 1;
+}
+
+void vrnic_direct_received(struct vrnic_qp *qp)
+{
+	bool due;
+
+	if (vrnic_dead(qp->s) || load_acquire(qp->state) != IBV_QPS_RTS)
+		return;
+	pthread_mutex_lock(&qp->sq.lock);
+	due = vrnic_direct_due(qp);
+	pthread_mutex_unlock(&qp->sq.lock);
+	if (due)
+		vrnic_direct_try(qp);
+}
+
+void vrnic_direct_begin(struct vrnic_qp *qp)
+{
+	pthread_mutex_lock(&qp->sq.lock);
+	qp->direct_every = 1;
+	pthread_mutex_unlock(&qp->sq.lock);
+	vrnic_direct_try(qp);
+}
+
+void vrnic_direct_free(struct vrnic_qp *qp)
+{
+	lock_cqs(qp);
+	if (qp->direct)
+		detach(qp->direct);
+	unlock_cqs(qp);
+}
+
+/*
+ * Sending: with the send queue's lock held.
+ */
+
+static inline void relax(void)
+{
+#ifdef __x86_64__
+	__builtin_ia32_pause();
+#endif
+}
+
+static bool drained(const struct vrnic_qp *qp)
+{
+	return load_acquire(qp->sq.done_word) ==
+	       atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
+}
+
+static bool may(struct vrnic_direct *d)
+{
+	return drained(d->qp) && vrnic_pair_has_room(&d->out);
+}
+
+/* Waits a bounded time for it to be so: whether it is. */
+static bool await(struct vrnic_direct *d)
+{
+	int i, k;
+
+	if (d->wait_in) {
+		d->wait_in--;
+		return false;
+	}
+	for (i = 0; i < WAIT_YIELDS; i++) {
+		for (k = 0; k < WAIT_LOOKS; k++) {
+			if (may(d)) {
+				d->wait_every = 0;
+				return true;
+			}
+			relax();
+		}
+		sched_yield();
+	}
+	if (d->wait_every < MOST_WAITS)
+		d->wait_every = 2 * d->wait_every + 1;
+	d->wait_in = d->wait_every;
+	return false;
+}
+
+static void gather(char *to, const struct iovec *iov, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++) {
+		if (iov[i].iov_len)
+			memcpy(to, iov[i].iov_base, iov[i].iov_len);
+		to += iov[i].iov_len;
+	}
+}
+
+/* Where the octets of wr are in this process: false leaves it to the daemon. */
+static bool octets(struct vrnic_qp *qp, const struct ibv_send_wr *wr, struct iovec *iov)
+{
+	int i;
+
+	if (!(wr->send_flags & IBV_SEND_INLINE))
+		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, wr->num_sge, iov);
+	for (i = 0; i < wr->num_sge; i++) {
+		iov[i].iov_base = (void *)(uintptr_t)wr->sg_list[i].addr;
+		iov[i].iov_len = wr->sg_list[i].length;
+	}
+	return true;
+}
+
+static void complete(struct vrnic_direct *d, uint64_t wr_id)
+{
+	uint32_t n = atomic_load_explicit(&d->sent_prod, memory_order_relaxed);
+	struct vrnic_direct_sent *s = &d->sent[n & d->qp->sq.mask];
+
+	s->wr_id = wr_id;
+	s->after = d->ring;
+	atomic_store_explicit(&d->sent_prod, n + 1, memory_order_release);
+}
+
+bool vrnic_direct_send(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t total,
+		       bool signaled, bool *ring)
+{
+	bool own, solicited = wr->send_flags & IBV_SEND_SOLICITED;
+	struct vrnic_direct *d = qp->sq.direct;
+	struct iovec iov[VRNIC_MAX_SGE];
+	char *to;
+
+	if (total > LONGEST || !vrnic_pair_is_open(&d->out))
+		return false;
+	if ((unlikely(!may(d)) && !await(d)) || !octets(qp, wr, iov))
+		return false;
+	to = vrnic_pair_begin(&d->out, total);
+	if (!to)
+		return false;
+	gather(to, iov, wr->num_sge);
+	if (signaled) /* before the stamp: an answer comes after it */
+		complete(d, wr->wr_id);
+	vrnic_pair_end(&d->out, total, solicited);
+	atomic_thread_fence(memory_order_seq_cst);
+	own = signaled && atomic_load_explicit(&to_vcq(qp->qp.send_cq)->wanted, memory_order_relaxed);
+	*ring |= vrnic_pair_wanted(&d->out, solicited, own);
+	return true;
+}
+
+void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod)
+{
+	for (; from != prod; from++)
+		if (d->qp->sq.sent[from & d->qp->sq.mask].signaled)
+			d->ring = from + 1;
+}
+
+void vrnic_direct_arm(struct vrnic_cq *cq)
+{
+	uint32_t i, want = atomic_load(cq->arm) & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED);
+
+	atomic_store_explicit(&cq->wanted, want, memory_order_relaxed);
+	for (i = 0; i < atomic_load_explicit(&cq->ndirects, memory_order_relaxed); i++)
+		if (cq->directs[i]->qp->qp.recv_cq == &cq->cq)
+			store_release(cq->directs[i]->in.want, want);
+}
+
+/*
+ * Polling: with the CQ's lock held.
+ */
+
+void vrnic_direct_look(const struct vrnic_cq *cq, uint32_t most, uint32_t *ready)
+{
+	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	const struct vrnic_direct *d;
+
+	for (i = 0; i < n; i++) {
+		d = cq->directs[i];
+		ready[i] = d->next;
+		if (d->qp->qp.recv_cq == &cq->cq)
+			while (ready[i] - d->next < most && ready[i] - d->next <= d->in.mask &&
+			       vrnic_pair_stamped(&d->in, ready[i]))
+				ready[i]++;
+	}
+}
+
+int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc)
+{
+	uint32_t polled = atomic_load_explicit(&d->qp->sq.polled, memory_order_relaxed);
+	uint32_t cons = atomic_load_explicit(&d->sent_cons, memory_order_relaxed);
+	uint32_t prod = atomic_load_explicit(&d->sent_prod, memory_order_acquire);
+	struct vrnic_direct_sent *s;
+	int got;
+
+	for (got = 0; got < n && cons != prod; got++, cons++) {
+		s = &d->sent[cons & d->qp->sq.mask];
+		if ((int32_t)(polled - s->after) < 0)
+			break;
+		memset(&wc[got], 0, sizeof(*wc));
+		wc[got].wr_id = s->wr_id;
+		wc[got].opcode = IBV_WC_SEND;
+		wc[got].qp_num = d->qp->qp.qp_num;
+	}
+	atomic_store_explicit(&d->sent_cons, cons, memory_order_release);
+	return got;
+}
+
+/*
+ * The peer has written what makes no sense: the connection ends, and what it might have said of
+ * receives is worth nothing. All that are outstanding are flushed here.
+ */
+void vrnic_direct_spoil(struct vrnic_direct *d)
+{
+	struct vrnic_modify_qp_request req = {
+		.qp = d->qp->qp.handle,
+		.mask = VRNIC_MODIFY_QP_STATE,
+		.state = IBV_QPS_ERR,
+	};
+
+	if (d->bad)
+		return;
+	d->bad = true;
+	vrnic_debug("QP %u: its peer has written nonsense into their pair", d->qp->qp.qp_num);
+	vrnic_rpc(d->qp->s, VRNIC_OP_MODIFY_QP, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+}
+
+/* Copies m to where the receive at place wants it: false if it is too long for it. */
+static bool copy_out(struct vrnic_qp *qp, uint32_t place, const struct vrnic_pair_message *m,
+		     struct ibv_wc *wc)
+{
+	const struct ibv_sge *sge = qp->rq.sges + (size_t)place * qp->rq.max_sge;
+	uint32_t i, n, left = m->length, nsge = qp->rq.wrs[place].nsge;
+	struct iovec iov[VRNIC_MAX_SGE];
+	const char *from = m->from;
+
+	if (!vrnic_sges_local(qp->qp.pd, sge, nsge, true, iov)) {
+		wc->status = IBV_WC_LOC_PROT_ERR;
+		return true;
+	}
+	for (i = 0; i < nsge && left; i++) {
+		n = left < iov[i].iov_len ? left : iov[i].iov_len;
+		if (n)
+			memcpy(iov[i].iov_base, from, n);
+		from += n;
+		left -= n;
+	}
+	return !left;
+}
+
+/*
+ * The next receive, which has its stamp: false if that makes no sense. Where its memory is there no
+ * more the connection ends, as with the daemon.
+ */
+static bool receive(struct vrnic_direct *d, struct ibv_wc *wc)
+{
+	struct vrnic_rq *rq = &d->qp->rq;
+	struct vrnic_pair_message m;
+	bool ok = false;
+	uint32_t place;
+
+	memset(wc, 0, sizeof(*wc));
+	wc->opcode = IBV_WC_RECV;
+	wc->qp_num = d->qp->qp.qp_num;
+	pthread_mutex_lock(&rq->lock);
+	place = rq->wrs[rq->mask + 1].next;
+	if (place <= rq->mask && vrnic_pair_message(&d->in, d->next, &m))
+		ok = copy_out(d->qp, place, &m, wc);
+	if (ok) {
+		wc->byte_len = m.length;
+		wc->wr_id = rq->wrs[place].wr_id;
+		vrnic_pair_taken(&d->in, &m); /* before the receive can be posted again */
+		vrnic_rq_release(rq, place);
+	}
+	pthread_mutex_unlock(&rq->lock);
+	d->next++;
+	if (!ok || unlikely(wc->status))
+		vrnic_direct_spoil(d);
+	return ok;
+}
+
+/* What is left of the receives of a pair that makes no sense. */
+static int flush(struct vrnic_direct *d, int n, struct ibv_wc *wc)
+{
+	uint64_t wr_id;
+	int got;
+
+	for (got = 0; got < n && vrnic_rq_flush(&d->qp->rq, &wr_id); got++) {
+		memset(&wc[got], 0, sizeof(*wc));
+		wc[got].wr_id = wr_id;
+		wc[got].status = IBV_WC_WR_FLUSH_ERR;
+		wc[got].opcode = IBV_WC_RECV;
+		wc[got].qp_num = d->qp->qp.qp_num;
+	}
+	return got;
+}
+
+static int receives(struct vrnic_direct *d, uint32_t ready, int n, struct ibv_wc *wc)
+{
+	int got = 0;
+
+	while (!d->bad && got < n && d->next != ready)
+		got += receive(d, &wc[got]);
+	return unlikely(d->bad) ? got + flush(d, n - got, wc + got) : got;
+}
+
+int vrnic_direct_take(struct vrnic_cq *cq, const uint32_t *ready, int n, struct ibv_wc *wc)
+{
+	uint32_t i, m = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	struct vrnic_direct *d;
+	int got = 0;
+
+	for (i = 0; i < m; i++)
+		if (cq->directs[i]->qp->qp.send_cq == &cq->cq)
+			got += vrnic_direct_sends(cq->directs[i], n - got, wc + got);
+	for (i = 0; i < m; i++) {
+		d = cq->directs[i];
+		if (d->qp->qp.recv_cq == &cq->cq)
+			got += receives(d, ready[i], n - got, wc + got);
+	}
+	return got;
+}
+
+/* Whether the receive with this cookie is the oldest that is outstanding, or is none. */
+static bool is_next(struct vrnic_rq *rq, uint32_t cookie)
+{
+	uint32_t place;
+	bool next;
+
+	pthread_mutex_lock(&rq->lock);
+	place = vrnic_rq_find(rq, cookie);
+	next = place == VRNIC_NO_RECV || place == rq->wrs[rq->mask + 1].next;
+	pthread_mutex_unlock(&rq->lock);
+	return next;
+}
+
+int vrnic_direct_before(struct vrnic_direct *d, uint32_t cookie, int n, struct ibv_wc *wc)
+{
+	int got = 0;
+
+	if (!cookie)
+		return vrnic_direct_sends(d, n, wc);
+	while (!d->bad && got < n && !is_next(&d->qp->rq, cookie)) {
+		if (vrnic_pair_stamped(&d->in, d->next))
+			got += receive(d, &wc[got]);
+		else
+			vrnic_direct_spoil(d);
+	}
+	return unlikely(d->bad) ? got + flush(d, n - got, wc + got) : got;
+}

@@ -1,0 +1,245 @@
+/* The order of the steps is that of docs/direct.md, which a search in shm/ring goes through. */
+#include "pair.h"
+
+/* What goes into a slot; the rest goes into the slab. */
+#define IN_SLOT (VRNIC_SLOT_LEN - VRNIC_SLOT_DATA)
+
+static char *room_at(char *rooms, uint32_t i, uint32_t mask)
+{
+	return rooms + (size_t)(i & mask) * VRNIC_ROOM_LEN;
+}
+
+static char *slot_at(char *slots, uint32_t i, uint32_t mask)
+{
+	return slots + (size_t)(i & mask) * VRNIC_SLOT_LEN;
+}
+
+static bool is_power(uint32_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+/* Where a direction lies: false if it does not fit. */
+static bool find(const struct vrnic_map *m, int side, char **dir, uint32_t *slots, uint32_t *slab)
+{
+	uint32_t off = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_OFF + 4 * side));
+	uint64_t size;
+
+	*slots = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_SLOTS + 4 * side));
+	*slab = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_SLAB + 4 * side));
+	if (!is_power(*slots) || *slots > VRNIC_MAX_DEPTH || !is_power(*slab) || *slab > VRNIC_MAX_SLAB)
+		return false;
+	size = (VRNIC_DIR_ROOMS + *slots * VRNIC_ROOM_LEN + 63) & ~63u;
+	size += (uint64_t)*slots * VRNIC_SLOT_LEN + *slab;
+	*dir = (char *)m->mem + off;
+	return off % 64 == 0 && off <= m->len && size <= m->len - off;
+}
+
+static char *slots_of(char *dir, uint32_t slots)
+{
+	return dir + ((VRNIC_DIR_ROOMS + slots * VRNIC_ROOM_LEN + 63) & ~63u);
+}
+
+static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint32_t slab)
+{
+	out->open = vrnic_word(dir, VRNIC_DIR_OPEN);
+	out->base = vrnic_word(dir, VRNIC_DIR_RECV_BASE);
+	out->seq = vrnic_word(dir, VRNIC_DIR_SEQ);
+	out->done = vrnic_word(dir, VRNIC_DIR_RECV_DONE);
+	out->notify = vrnic_word(dir, VRNIC_DIR_NOTIFY);
+	out->solicited = vrnic_word(dir, VRNIC_DIR_SOLICITED);
+	out->own = vrnic_word(dir, VRNIC_DIR_OWN);
+	out->messages = (_Atomic uint64_t *)(dir + VRNIC_DIR_MESSAGES);
+	out->octets = (_Atomic uint64_t *)(dir + VRNIC_DIR_OCTETS);
+	out->asked = (_Atomic uint64_t *)(dir + VRNIC_DIR_ASKED);
+	out->slab_cons = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
+	out->want = vrnic_word(dir, VRNIC_DIR_WANT);
+	out->rooms = dir + VRNIC_DIR_ROOMS;
+	out->slots = slots_of(dir, slots);
+	out->mask = slots - 1;
+	out->slab = out->slots + (size_t)slots * VRNIC_SLOT_LEN;
+	out->slab_size = slab;
+	out->was = out->used = load_acquire(out->base);
+}
+
+static void open_in(struct vrnic_pair_in *in, char *dir, uint32_t slots, uint32_t slab)
+{
+	in->rooms = dir + VRNIC_DIR_ROOMS;
+	in->slots = slots_of(dir, slots);
+	in->mask = slots - 1;
+	in->slab = in->slots + (size_t)slots * VRNIC_SLOT_LEN;
+	in->slab_size = slab;
+	in->slab_cons_word = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
+	in->want = vrnic_word(dir, VRNIC_DIR_WANT);
+}
+
+bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
+		     struct vrnic_pair_out *out, struct vrnic_pair_in *in)
+{
+	uint32_t slots, slab;
+	char *dir;
+
+	if (load_acquire(vrnic_word(m->mem, VRNIC_PAIR_MAGIC)) != VRNIC_MAGIC_PAIR ||
+	    !find(m, side, &dir, &slots, &slab))
+		return false;
+	open_out(out, dir, slots, slab);
+	if (!find(m, !side, &dir, &slots, &slab) || slots != receives)
+		return false;
+	open_in(in, dir, slots, slab);
+	return true;
+}
+
+bool vrnic_pair_has_room(const struct vrnic_pair_out *out)
+{
+	uint32_t base = load_acquire(out->base);
+	uint32_t i = base != out->was ? base : out->used;
+
+	return load_acquire(vrnic_word(room_at(out->rooms, i, out->mask), VRNIC_ROOM_STAMP)) == i + 1;
+}
+
+/* A full fence, behind a read-modify-write that is one on amd64. */
+static inline void fence_behind(void)
+{
+#ifndef __x86_64__
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+/* Where in the slab a message of n octets goes, in one piece: false if there is no room now. */
+static bool slab_room(struct vrnic_pair_out *out, uint32_t n)
+{
+	uint32_t size = out->slab_size, begin = out->slab_prod;
+	uint32_t used = begin - load_acquire(out->slab_cons);
+
+	if (used > size || n > size)
+		return false;
+	if ((begin & (size - 1)) + n > size)
+		begin = (begin + size - 1) & ~(size - 1);
+	if (begin - out->slab_prod + used + n > size)
+		return false;
+	out->slab_off = begin & (size - 1);
+	out->slab_end = begin + n;
+	return true;
+}
+
+/* Steps 3 and 4. */
+static char *place(struct vrnic_pair_out *out, uint32_t n)
+{
+	uint32_t base, length, i;
+	char *room;
+
+	if (!load_acquire(out->open))
+		return NULL;
+	base = load_acquire(out->base);
+	if (base != out->was) /* the daemon has used some, behind all that were used here */
+		out->was = out->used = base;
+	i = out->used;
+	room = room_at(out->rooms, i, out->mask);
+	if (load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) != i + 1)
+		return NULL;
+	length = atomic_load_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH), memory_order_relaxed);
+	if (length == VRNIC_NO_ROOM || n > length)
+		return NULL;
+	out->slab_off = VRNIC_NO_SLAB;
+	out->slab_end = out->slab_prod;
+	if (n <= IN_SLOT)
+		return slot_at(out->slots, i, out->mask) + VRNIC_SLOT_DATA;
+	return slab_room(out, n) ? out->slab + out->slab_off : NULL;
+}
+
+char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n)
+{
+	char *to;
+
+	atomic_exchange(out->seq, ++out->odd);
+	fence_behind();
+	to = place(out, n);
+	if (!to)
+		store_release(out->seq, ++out->odd);
+	return to;
+}
+
+static void count(_Atomic uint64_t *c, uint64_t n)
+{
+	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
+{
+	char *slot = slot_at(out->slots, out->used, out->mask);
+
+	out->slab_prod = out->slab_end;
+	*(uint32_t *)(slot + VRNIC_SLOT_LENGTH) = n;
+	*(uint32_t *)(slot + VRNIC_SLOT_FLAGS) = solicited ? VRNIC_SQ_SOLICITED : 0;
+	*(uint32_t *)(slot + VRNIC_SLOT_SLAB_OFF) = out->slab_off;
+	out->used++;
+	store_release(vrnic_word(slot, VRNIC_SLOT_STAMP), out->used);
+	store_release(out->done, out->used);
+	count(out->messages, 1);
+	count(out->octets, n);
+	if (solicited)
+		count(out->asked, 1);
+	store_release(out->seq, ++out->odd);
+}
+
+static void one_more(_Atomic uint32_t *count)
+{
+	store_release(count, atomic_load_explicit(count, memory_order_relaxed) + 1);
+}
+
+bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own)
+{
+	uint32_t want = atomic_load_explicit(out->want, memory_order_relaxed);
+
+	if (unlikely(want & VRNIC_ARM_NEXT || (want & VRNIC_ARM_SOLICITED && solicited))) {
+		one_more(solicited ? out->solicited : out->notify);
+		want = 1;
+	} else {
+		want = 0;
+	}
+	if (unlikely(own))
+		one_more(out->own);
+	return want || own;
+}
+
+void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)
+{
+	char *room = room_at(in->rooms, i, in->mask);
+
+	atomic_store_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH),
+			      octets < VRNIC_NO_ROOM ? octets : VRNIC_NO_ROOM, memory_order_relaxed);
+	store_release(vrnic_word(room, VRNIC_ROOM_STAMP), i + 1);
+}
+
+bool vrnic_pair_stamped(const struct vrnic_pair_in *in, uint32_t i)
+{
+	return load_acquire(vrnic_word(slot_at(in->slots, i, in->mask), VRNIC_SLOT_STAMP)) == i + 1;
+}
+
+static uint32_t load(char *slot, size_t off)
+{
+	return atomic_load_explicit(vrnic_word(slot, off), memory_order_relaxed);
+}
+
+bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic_pair_message *m)
+{
+	char *slot = slot_at(in->slots, i, in->mask);
+
+	m->length = load(slot, VRNIC_SLOT_LENGTH);
+	m->slab_off = load(slot, VRNIC_SLOT_SLAB_OFF);
+	if (m->slab_off == VRNIC_NO_SLAB) {
+		m->from = slot + VRNIC_SLOT_DATA;
+		return m->length <= IN_SLOT;
+	}
+	m->from = in->slab + m->slab_off;
+	return m->slab_off < in->slab_size && m->length <= in->slab_size - m->slab_off;
+}
+
+void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m)
+{
+	if (m->slab_off == VRNIC_NO_SLAB)
+		return;
+	in->slab_cons += ((m->slab_off - in->slab_cons) & (in->slab_size - 1)) + m->length;
+	store_release(in->slab_cons_word, in->slab_cons);
+}

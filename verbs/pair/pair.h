@@ -1,0 +1,82 @@
+/*
+ * A program's end of the memory that it has in common with the program at the other end of a
+ * connection, by which messages go without the daemon: docs/direct.md, whose numbers of steps stand
+ * here. It knows no verbs: what is above says which receive is posted, and where octets are.
+ *
+ * Either program may have written anything into it: each word is loaded once, into a private copy,
+ * and what the other wrote decides about nothing but its own messages.
+ */
+#ifndef VRNIC_PAIR_H
+#define VRNIC_PAIR_H
+
+#include "core/core.h"
+
+/* What goes out. It has one user at a time. */
+struct vrnic_pair_out {
+	_Atomic uint32_t *open, *base, *seq, *done, *notify, *solicited, *own, *slab_cons, *want;
+	_Atomic uint64_t *messages, *octets, *asked;
+	char *rooms, *slots, *slab;
+	uint32_t mask; /* slots - 1 */
+	uint32_t slab_size, slab_prod;
+	uint32_t odd; /* DirSeq */
+	uint32_t used; /* receives */
+	uint32_t was; /* DirRecvBase, as last seen */
+	uint32_t slab_off, slab_end; /* between begin and end */
+};
+
+/* What comes in. rooms have one user at a time, and the rest has one. */
+struct vrnic_pair_in {
+	char *rooms, *slots, *slab;
+	_Atomic uint32_t *slab_cons_word, *want;
+	uint32_t mask;
+	uint32_t slab_size, slab_cons;
+};
+
+/* A message that has come, where the other may still write. */
+struct vrnic_pair_message {
+	const char *from;
+	uint32_t length;
+	uint32_t slab_off; /* VRNIC_NO_SLAB: in the slot */
+};
+
+/*
+ * Finds both directions in m, from side (0 or 1) and to it, where there are receives of them: false
+ * if it makes no sense.
+ */
+bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
+		     struct vrnic_pair_out *out, struct vrnic_pair_in *in);
+
+/* Whether the sender may try at all, and whether a receive seems to be posted. */
+static inline bool vrnic_pair_is_open(const struct vrnic_pair_out *out)
+{
+	return load_acquire(out->open);
+}
+
+bool vrnic_pair_has_room(const struct vrnic_pair_out *out);
+
+/*
+ * Steps 2 to 4, for a message of n octets: where they go, or NULL and it is the daemon's. After the
+ * copy, and when the request is recorded as complete, vrnic_pair_end has steps 5 and 6.
+ */
+char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n);
+void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited);
+
+/*
+ * Step 7: true if the QP's bell is to be rung, since the peer waits for an event, or who posted
+ * waits for its own completion (own).
+ */
+bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own);
+
+/* Receive i is posted, and takes so many octets. */
+void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets);
+
+/* Whether receive i has its message. */
+bool vrnic_pair_stamped(const struct vrnic_pair_in *in, uint32_t i);
+
+/* The message of receive i, which is stamped: false if it makes no sense. */
+bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic_pair_message *m);
+
+/* m has been copied: its place in the slab is free. */
+void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m);
+
+#endif

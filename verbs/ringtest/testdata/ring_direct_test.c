@@ -1,0 +1,617 @@
+/*
+ * The direct path, docs/direct.md: two QPs of this process with a pair, and the daemon between them
+ * that carries out what they post to their rings.
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ring_test.h"
+
+#define DEPTH 8
+#define LONG 9000 /* more than goes directly */
+#define SLAB 16384
+#define MESSAGES 4096
+
+static uint32_t state;
+
+static uint32_t rnd(uint32_t n)
+{
+	state = state * 1664525 + 1013904223;
+	return (state >> 8) % n;
+}
+
+/* One of the two, and what goes from it to the other. */
+struct end {
+	struct vrnic_cq *cq;
+	struct vrnic_qp *qp;
+	struct fake_q *q;
+	char out[2 * DEPTH][LONG], in[DEPTH][LONG];
+	uint32_t out_key, in_key;
+	struct fake_wqe w;
+	bool taken; /* w, which waits for a receive */
+	char *dir;
+	bool open;
+	uint32_t was; /* DirRecvDone */
+	uint32_t base; /* the daemon's count of the peer's receives */
+	/* what has been sent, and which of it completes */
+	uint32_t sent, received, recvs, signaled[MESSAGES], nsignaled, completed;
+	uint32_t length[MESSAGES], byring;
+};
+
+static struct end ends[2];
+
+static _Atomic uint32_t *word(struct end *e, uint32_t off)
+{
+	return vrnic_word(e->dir, off);
+}
+
+static void make_end(struct end *e, uint32_t first)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { DEPTH, DEPTH, 2, 2, 64 } };
+
+	memset(e, 0, sizeof(*e));
+	e->cq = fake_cq(1024);
+	attr.send_cq = attr.recv_cq = &e->cq->cq;
+	e->out_key = fake_mr(e->out, sizeof(e->out), (uintptr_t)e->out, 0);
+	e->in_key = fake_mr(e->in, sizeof(e->in), (uintptr_t)e->in, IBV_ACCESS_LOCAL_WRITE);
+	e->qp = to_vqp(ibv_create_qp(&pd.pd, &attr));
+	CHECK(e->qp && e->qp->sq.mask + 1 == DEPTH && e->qp->rq.mask + 1 == DEPTH);
+	e->q = fake_of(e->qp->qp.qp_num);
+	fake_state(e->q, IBV_QPS_RTS);
+	fake_indices(e->qp, first);
+	fake_cq_indices(e->cq, first);
+}
+
+static uint32_t dir_len(void)
+{
+	return ((VRNIC_DIR_ROOMS + DEPTH * VRNIC_ROOM_LEN + 63) & ~63u) + DEPTH * VRNIC_SLOT_LEN + SLAB;
+}
+
+/* The daemon's making of a pair. */
+static char *new_pair(void)
+{
+	uint32_t i, k, used, off = VRNIC_PAIR_HEADER_LEN;
+	char *mem = fake_pair(VRNIC_PAIR_HEADER_LEN + 2 * dir_len(), ends[1].q->num);
+
+	for (i = 0; i < 2; i++, off += dir_len()) {
+		struct end *e = &ends[i], *to = &ends[!i];
+
+		atomic_store(vrnic_word(mem, VRNIC_PAIR_QPN + 4 * i), e->q->num);
+		atomic_store(vrnic_word(mem, VRNIC_PAIR_OFF + 4 * i), off);
+		atomic_store(vrnic_word(mem, VRNIC_PAIR_SLOTS + 4 * i), DEPTH);
+		atomic_store(vrnic_word(mem, VRNIC_PAIR_SLAB + 4 * i), SLAB);
+		e->dir = mem + off;
+		used = e->was = to->q->rq_head;
+		atomic_store(word(e, VRNIC_DIR_RECV_BASE), used);
+		atomic_store(word(e, VRNIC_DIR_RECV_DONE), used);
+		for (k = 0; k < DEPTH; k++) {
+			atomic_store(word(e, VRNIC_DIR_ROOMS + k * VRNIC_ROOM_LEN), used - DEPTH);
+			atomic_store(word(e, (dir_len() - SLAB - DEPTH * VRNIC_SLOT_LEN) + k * VRNIC_SLOT_LEN),
+				     used - DEPTH);
+		}
+		e->open = false;
+	}
+	atomic_store(vrnic_word(mem, VRNIC_PAIR_MAGIC), VRNIC_MAGIC_PAIR);
+	return mem;
+}
+
+/* The same, and both programs' asking for it. */
+static char *make_pair(void)
+{
+	char *mem = new_pair();
+	uint32_t i;
+
+	for (i = 0; i < 2; i++) {
+		vrnic_direct_try(ends[i].qp);
+		CHECK(ends[i].qp->direct && ends[i].qp->sq.direct == ends[i].qp->direct);
+	}
+	return mem;
+}
+
+/* The daemon goes on behind what the sender has used. */
+static void take_over(struct end *e)
+{
+	struct fake_q *to = ends[e == ends].q;
+	uint32_t done = atomic_load(word(e, VRNIC_DIR_RECV_DONE));
+	uint32_t prod = atomic_load(vrnic_word(to->mem, VRNIC_QP_RQ_PROD));
+
+	if (done != e->was) {
+		if (prod - done <= DEPTH && to->rq_head - done > DEPTH) /* else the connection ends */
+			to->rq_head = done;
+		e->was = done;
+	}
+	if (prod - to->rq_head > DEPTH) /* here, too */
+		to->rq_head = prod - DEPTH;
+	atomic_store(vrnic_word(to->mem, VRNIC_QP_RQ_HEAD), to->rq_head);
+}
+
+static void set_open(struct end *e, bool open)
+{
+	if (e->open == open)
+		return;
+	e->open = open;
+	if (open) {
+		take_over(e);
+		atomic_store(word(e, VRNIC_DIR_RECV_BASE), ends[e == ends].q->rq_head);
+	}
+	atomic_store(word(e, VRNIC_DIR_OPEN), open);
+	CHECK(!(atomic_load(word(e, VRNIC_DIR_SEQ)) & 1));
+	if (!open)
+		take_over(e);
+}
+
+/* The daemon carries out one request, if it can. */
+static void carry(struct end *e)
+{
+	struct end *to = &ends[e == ends];
+	char octets[LONG];
+	struct fake_recv r;
+
+	if (!e->taken && !fake_take_send(e->q, &e->w))
+		return;
+	e->taken = true;
+	take_over(e);
+	if (!fake_take_recv(to->q, &r))
+		return;
+	e->taken = false;
+	e->byring++;
+	if (e->w.w.flags & (VRNIC_SQ_INLINE | VRNIC_SQ_SLAB))
+		memcpy(octets, e->w.data, e->w.w.length);
+	else if (e->w.w.length)
+		memcpy(octets, (void *)(uintptr_t)e->w.sge[0].addr, e->w.w.length);
+	fake_received(to->q, to->cq, &r, to->q->num, octets, e->w.w.length, rnd(2));
+	atomic_store(word(e, VRNIC_DIR_RECV_BASE), to->q->rq_head);
+	if (e->w.w.flags & VRNIC_SQ_SIGNALED)
+		fake_sent(e->q, e->cq, &e->w, 0, 1);
+	else
+		fake_retire(e->q, 1);
+}
+
+static void fill(struct end *e, uint32_t n, char *at, uint32_t len)
+{
+	uint32_t i;
+
+	for (i = 0; i < len; i++)
+		at[i] = (char)(n * 7 + i + (e == ends));
+}
+
+static void send(struct end *e)
+{
+	static const uint32_t lengths[] = { 0, 1, 64, 111, 112, 113, 700, 8191, 8192, 8193, LONG };
+	uint32_t n = e->sent, len = lengths[rnd(sizeof(lengths) / sizeof(lengths[0]))];
+	char *at = e->out[n % (2 * DEPTH)];
+	struct ibv_sge sge = { (uintptr_t)at, len, e->out_key };
+	struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = !!len, .opcode = IBV_WR_SEND };
+	struct ibv_send_wr *bad;
+
+	if (n == MESSAGES)
+		return;
+	wr.send_flags = (rnd(2) ? IBV_SEND_SIGNALED : 0) | (rnd(4) ? 0 : IBV_SEND_SOLICITED) |
+			(len <= 64 && rnd(2) ? IBV_SEND_INLINE : 0);
+	fill(e, n, at, len);
+	if (vrnic_post_send(&e->qp->qp, &wr, &bad))
+		return;
+	e->length[n] = len;
+	if (wr.send_flags & IBV_SEND_SIGNALED)
+		e->signaled[e->nsignaled++] = n;
+	e->sent++;
+}
+
+static void receive(struct end *e)
+{
+	struct ibv_sge sge = { (uintptr_t)e->in[e->recvs % DEPTH], LONG, e->in_key };
+	struct ibv_recv_wr wr = { .wr_id = e->recvs, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	if (!vrnic_post_recv(&e->qp->qp, &wr, &bad))
+		e->recvs++;
+}
+
+/* Polls up to n: each is the next of its kind, and has what was sent. */
+static int poll(struct end *e, int n)
+{
+	struct end *from = &ends[e == ends];
+	char want[LONG];
+	struct ibv_wc wc[4];
+	int i, got = vrnic_poll_cq(&e->cq->cq, n, wc);
+
+	CHECK_EQ(corrupt, 0);
+	for (i = 0; i < got; i++) {
+		CHECK_EQ(wc[i].status, 0);
+		CHECK_EQ(wc[i].qp_num, e->q->num);
+		if (wc[i].opcode == IBV_WC_SEND) {
+			CHECK(e->completed < e->nsignaled);
+			CHECK_EQ(wc[i].wr_id, e->signaled[e->completed++]);
+			continue;
+		}
+		CHECK_EQ(wc[i].opcode, IBV_WC_RECV);
+		CHECK(e->received < from->sent);
+		CHECK_EQ(wc[i].wr_id, e->received);
+		CHECK_EQ(wc[i].byte_len, from->length[e->received]);
+		fill(from, e->received, want, wc[i].byte_len);
+		CHECK(!memcmp(want, e->in[e->received % DEPTH], wc[i].byte_len));
+		e->received++;
+	}
+	return got;
+}
+
+/* Until all that was sent has come and completed. */
+static void drain(void)
+{
+	int i, rounds = 0;
+
+	while (ends[0].received < ends[1].sent || ends[1].received < ends[0].sent ||
+	       ends[0].completed < ends[0].nsignaled || ends[1].completed < ends[1].nsignaled) {
+		CHECK(rounds++ < 100);
+		for (i = 0; i < 2; i++) {
+			receive(&ends[i]);
+			carry(&ends[i]);
+			poll(&ends[i], 4);
+		}
+	}
+}
+
+static void finish(void)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		CHECK_EQ(ibv_destroy_qp(&ends[i].qp->qp), 0);
+		fake_cq_free(ends[i].cq);
+	}
+	CHECK_EQ(pd.users, 0);
+	fake_pair_free();
+}
+
+static uint64_t counted(struct end *e, uint32_t off)
+{
+	return atomic_load((_Atomic uint64_t *)(e->dir + off));
+}
+
+static void begin(uint32_t round, uint32_t first)
+{
+	fake_start();
+	session.poll_yield = -1u;
+	session.direct = true;
+	state = round;
+	make_end(&ends[0], first);
+	make_end(&ends[1], first);
+}
+
+/*
+ * Programs at random, with the direction opened and closed at random: what completes, in which
+ * order and with which octets, is the same whichever way a message has gone.
+ */
+void test_direct(void)
+{
+	uint32_t round, step, i, direct = 0, byring = 0;
+
+	for (round = 0; round < 60; round++) {
+		begin(round, round % 3 ? 0xfffffff0u : 0);
+		make_pair();
+		for (step = 0; step < 4000; step++) {
+			struct end *e = &ends[rnd(2)];
+
+			switch (rnd(10)) {
+			case 0:
+			case 1:
+				send(e);
+				break;
+			case 2:
+			case 3:
+				receive(e);
+				break;
+			case 4:
+				poll(e, 1 + rnd(4));
+				break;
+			case 5:
+			case 6:
+			case 7:
+				carry(e);
+				break;
+			case 8:
+				set_open(e, rnd(4));
+			}
+		}
+		drain();
+		for (i = 0; i < 2; i++) {
+			CHECK_EQ(ends[i].received, ends[!i].sent);
+			CHECK_EQ(ends[i].completed, ends[i].nsignaled);
+			CHECK_EQ(poll(&ends[i], 4), 0);
+			CHECK_EQ(counted(&ends[i], VRNIC_DIR_MESSAGES) + ends[i].byring, ends[i].sent);
+			direct += counted(&ends[i], VRNIC_DIR_MESSAGES);
+			byring += ends[i].byring;
+		}
+		finish();
+	}
+	CHECK(direct > 2000 && byring > 2000); /* both ways were taken */
+}
+
+/*
+ * A daemon that has not offered the path is not asked, nor shown who the program is: one of an
+ * earlier version ends the session of who sends it a descriptor that it does not know.
+ */
+void test_direct_off(void)
+{
+	struct end *e = &ends[0];
+
+	fake_start();
+	make_end(e, 0);
+	vrnic_qp_connected(&context.v.context, e->qp->qp.qp_num);
+	CHECK(!e->qp->direct && !e->qp->direct_in);
+	CHECK_EQ(ibv_destroy_qp(&e->qp->qp), 0);
+	fake_cq_free(e->cq);
+}
+
+/* Who wants an event is told of by a count and the bell, and of nothing else. */
+void test_direct_events(void)
+{
+	struct ibv_sge sge = { (uintptr_t)ends[0].out, 8, 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	static const struct {
+		int arm; /* -1: not, 0: any, 1: solicited ones */
+		unsigned int flags;
+		uint32_t notify, solicited;
+	} cases[] = {
+		{ -1, IBV_SEND_SOLICITED, 0, 0 }, { 0, 0, 1, 0 }, { 1, 0, 0, 0 },
+		{ 0, IBV_SEND_SOLICITED, 0, 1 }, { 1, IBV_SEND_SOLICITED, 0, 1 },
+	};
+	uint32_t i;
+
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct end *a = &ends[0], *b = &ends[1];
+
+		begin(i, 0);
+		make_pair();
+		set_open(a, true);
+		receive(b);
+		fake_rang(a->q);
+		if (cases[i].arm >= 0)
+			vrnic_req_notify_cq(&b->cq->cq, cases[i].arm);
+		sge.lkey = a->out_key;
+		wr.send_flags = cases[i].flags;
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
+		CHECK_EQ(counted(a, VRNIC_DIR_ASKED), !!cases[i].flags);
+		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_NOTIFY)), cases[i].notify);
+		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_SOLICITED)), cases[i].solicited);
+		CHECK_EQ(fake_rang(a->q), cases[i].notify + cases[i].solicited);
+		atomic_store(b->cq->arm, 0); /* the daemon has raised it */
+		CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 1);
+		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_WANT)), 0); /* it costs a bell as long as it is not */
+		/* who sends may be who waits */
+		receive(b);
+		vrnic_req_notify_cq(&a->cq->cq, 0);
+		wr.send_flags = IBV_SEND_SIGNALED;
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_OWN)), 1);
+		CHECK(fake_rang(a->q));
+		finish();
+	}
+}
+
+/*
+ * The next connection has a pair of its own, when all that came by the one before has been polled;
+ * meanwhile messages go by the ring.
+ */
+void test_direct_again(void)
+{
+	struct vrnic_direct *was;
+	uint32_t round, i;
+
+	begin(1, 0xffffff00u);
+	make_pair();
+	for (round = 0; round < 20; round++) {
+		set_open(&ends[0], true);
+		set_open(&ends[1], true);
+		for (i = 0; i < 200; i++) {
+			struct end *e = &ends[rnd(2)];
+
+			rnd(2) ? send(e) : receive(e);
+			carry(&ends[rnd(2)]);
+			if (rnd(2))
+				poll(e, 2);
+		}
+		do {
+			drain();
+			receive(&ends[0]);
+			send(&ends[1]);
+		} while (!vrnic_pair_stamped(&ends[0].qp->direct->in, ends[0].qp->direct->next));
+		vrnic_direct_try(ends[0].qp); /* it has one: nothing changes */
+		set_open(&ends[0], false);
+		set_open(&ends[1], false);
+		was = ends[0].qp->direct;
+		vrnic_direct_try(ends[0].qp);
+		CHECK(ends[0].qp->direct == was); /* what has come has not been polled */
+		send(&ends[0]);
+		drain();
+		fake_pair_free();
+		make_pair();
+		CHECK(ends[0].cq->ndirects == 1 && ends[1].cq->ndirects == 1);
+		for (i = 0; i < 2; i++)
+			ends[i].byring = 0;
+	}
+	finish();
+}
+
+/* The last message by a pair, which its sender was about to send when the connection ended. */
+static void send_last(void)
+{
+	send(&ends[1]);
+	atomic_store(ends[1].qp->direct->out.open, 0);
+}
+
+/* What comes while the next pair is asked for is in the one before, which is polled first. */
+void test_direct_late(void)
+{
+	struct vrnic_direct *was;
+
+	begin(0, 0);
+	make_pair();
+	receive(&ends[0]);
+	set_open(&ends[1], true);
+	was = ends[0].qp->direct;
+	fake_pair_free();
+	new_pair();
+	fake_asked = send_last;
+	vrnic_direct_try(ends[0].qp);
+	fake_asked = NULL;
+	CHECK(ends[0].qp->direct == was && vrnic_pair_stamped(&was->in, was->next));
+	CHECK_EQ(poll(&ends[0], 1), 1);
+	CHECK_EQ(ends[0].received, 1);
+	finish();
+}
+
+/* Who posts between ibv_start_poll and ibv_end_poll, which have a lock of the CQ's, asks later. */
+void test_direct_polling(void)
+{
+	struct end *a = &ends[0];
+
+	begin(1, 0);
+	CHECK_EQ(a->qp->direct_in, 1);
+	pthread_mutex_lock(&a->cq->lock);
+	send(a);
+	pthread_mutex_unlock(&a->cq->lock);
+	CHECK(a->sent == 1 && a->qp->direct_in > 0);
+	make_pair();
+	receive(&ends[1]);
+	carry(a);
+	set_open(a, true);
+	receive(&ends[1]);
+	send(a);
+	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
+	finish();
+}
+
+/* A program that does nothing but receive asks, too; before it is connected it does not. */
+void test_direct_receiver(void)
+{
+	struct end *b = &ends[1];
+
+	begin(1, 0);
+	fake_state(b->q, IBV_QPS_INIT);
+	receive(b);
+	CHECK_EQ(b->qp->direct_every, 1);
+	fake_state(b->q, IBV_QPS_RTS);
+	receive(b);
+	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 2);
+	receive(b);
+	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 1);
+	vrnic_direct_begin(b->qp); /* a new connection */
+	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 2);
+	finish();
+}
+
+/* In the child of a fork nothing of a pair is there, and what is outstanding completes. */
+void test_direct_forked(void)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	struct end *a = &ends[0], *b = &ends[1];
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	int i;
+
+	begin(3, 0);
+	make_pair();
+	set_open(a, true);
+	receive(b);
+	receive(b);
+	vrnic_req_notify_cq(&a->cq->cq, 0);
+	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
+	for (i = 0; i < 2; i++)
+		CHECK_EQ(mprotect(ends[i].qp->direct->map.mem, ends[i].qp->direct->map.len, PROT_NONE), 0);
+	unmapped = true;
+	atomic_store(&session.dead, true);
+	wr.wr_id = 2;
+	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+	receive(b);
+	for (i = 1; i <= 2; i++) {
+		CHECK_EQ(vrnic_poll_cq(&a->cq->cq, 1, &wc), 1);
+		CHECK(wc.wr_id == (uint64_t)i && wc.status == (i == 1 ? 0 : IBV_WC_WR_FLUSH_ERR));
+	}
+	for (i = 0; i < 3; i++) {
+		CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &wc), 1);
+		CHECK(wc.wr_id == (uint64_t)i && wc.status == IBV_WC_WR_FLUSH_ERR);
+	}
+	finish();
+}
+
+/*
+ * A peer that writes anything anywhere ends the connection, and not more: nothing is touched that
+ * is not the library's, no receive completes twice, and the session goes on.
+ */
+void test_direct_hostile(void)
+{
+	static const uint32_t edges[] = { 0, 1, 7, 8, 111, 112, 113, 8192, SLAB - 1, SLAB, SLAB + 1,
+					 1u << 31, -1u, -8u };
+	uint32_t round, step, ended = 0;
+
+	for (round = 0; round < 1500; round++) {
+		struct end *a = &ends[0], *b = &ends[1];
+		uint64_t seen = 0;
+
+		begin(round, round % 2 ? 0xfffffff0u : 0);
+		make_pair();
+		set_open(a, true);
+		set_open(b, true);
+		for (step = 0; step < 60; step++) {
+			struct ibv_wc wc[4];
+			uint32_t off = rnd(4) ? rnd(dir_len() - SLAB) & ~3u : rnd(34) * 4;
+			uint32_t v = rnd(2) ? edges[rnd(sizeof(edges) / sizeof(edges[0]))] : b->recvs + rnd(3);
+			int i, n;
+
+			if (!rnd(3))
+				atomic_store(word(rnd(2) ? a : b, off), v);
+			receive(b);
+			send(a);
+			if (rnd(2))
+				carry(a);
+			n = vrnic_poll_cq(&b->cq->cq, 1 + rnd(4), wc);
+			for (i = 0; i < n; i++) {
+				if (wc[i].opcode != IBV_WC_RECV)
+					continue;
+				CHECK(wc[i].wr_id < b->recvs && !(seen >> wc[i].wr_id & 1));
+				seen |= 1ull << wc[i].wr_id;
+			}
+			vrnic_poll_cq(&a->cq->cq, 4, wc);
+			CHECK(!vrnic_dead(&session) && !corrupt);
+		}
+		if (b->qp->direct->bad) { /* all receives have completed, or do at the next look */
+			struct ibv_wc wc[DEPTH];
+
+			ended++;
+			CHECK_EQ(load_acquire(b->qp->state), IBV_QPS_ERR);
+			while (vrnic_poll_cq(&b->cq->cq, DEPTH, wc))
+				;
+			CHECK_EQ(b->qp->rq.nfree, DEPTH);
+		}
+		finish();
+	}
+	CHECK(ended > 10);
+}
+
+/* Memory of a pair that makes no sense is the daemon's doing. */
+void test_direct_layout(void)
+{
+	static const struct {
+		uint32_t off, v;
+	} bad[] = {
+		{ VRNIC_PAIR_MAGIC, 1 }, { VRNIC_PAIR_OFF, 1 << 20 }, { VRNIC_PAIR_OFF, 60 },
+		{ VRNIC_PAIR_OFF + 4, -64u }, { VRNIC_PAIR_SLOTS, 3 }, { VRNIC_PAIR_SLOTS, 0 },
+		{ VRNIC_PAIR_SLOTS + 4, 1u << 31 }, { VRNIC_PAIR_SLAB, 100 }, { VRNIC_PAIR_SLAB, 1u << 31 },
+		{ VRNIC_PAIR_SLOTS, 2 * DEPTH }, { VRNIC_PAIR_SLOTS, DEPTH / 2 },
+	};
+	uint32_t i;
+
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		char *mem;
+
+		begin(i, 0);
+		mem = make_pair();
+		vrnic_direct_free(ends[1].qp);
+		atomic_store(vrnic_word(mem, bad[i].off), bad[i].v);
+		vrnic_direct_try(ends[1].qp);
+		CHECK(!ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
+		finish();
+	}
+}
