@@ -36,13 +36,15 @@ func badnetCommand() *cli.Command {
 		Name:  "badnet",
 		Usage: "measures goodput over bad networks, beside the kernel's TCP (root)",
 		UsageText: "vrnic-bench badnet [--loss PERCENT,...] [--burst N,...] [--rtt D,...] " +
-			"[--jitter D,...] [--seeds N] [--only tcp|sctp,...] [--json FILE]",
+			"[--jitter D,...] [--rate R] [--seeds N] [--only tcp|sctp,...] [--json FILE]",
 		Description: badnetDescription,
 		Flags: []cli.Flag{
 			list("loss", "`PERCENT` of all frames that are lost", badnetLoss),
 			list("burst", "frames that are lost in a row, `N` in the mean", badnetBurst),
 			list("rtt", "round trip `D`uration", badnetRTT),
 			list("jitter", "what a frame may take longer, `D`uration", badnetJitter),
+			&cli.Float64Flag{Name: "rate", Value: impair.Rate / 1e6,
+				Usage: "the bottleneck has `R` Mbit/s"},
 			&cli.IntFlag{Name: "seeds", Value: badnetSeeds, Usage: "`N` measurements of each"},
 			&cli.DurationFlag{Name: "time", Value: badnetTime,
 				Usage: "measure for `D` at least, and for 30 round trips"},
@@ -59,10 +61,10 @@ const badnetDescription = `Two daemons write 1 MiB Writes, 16 outstanding, one w
 over SCTP; two kernels do the same over TCP, with CUBIC and the sizes of buffers that they have.
 
 Between them is a program that takes frames one by one from a TAP and gives them to another: through
-a bottleneck of 1 Gbit/s with a queue of 1000 frames (1514000 octets, 12 ms), with half of the round
-trip as delay, and as much longer for each frame by itself as the jitter says (which reorders, as
-netem's does), and without those that are lost. Both directions are as bad. What becomes of the n-th
-frame hangs on the seed.
+a bottleneck of 1 Gbit/s, or what --rate says, with a queue of 1000 frames (1514000 octets: 12 ms at
+1 Gbit/s), with half of the round trip as delay, and as much longer for each frame by itself as the
+jitter says (which reorders, as netem's does), and without those that are lost. Both directions are
+as bad. What becomes of the n-th frame hangs on the seed.
 
 Loss comes frame by frame (burst 1), or in bursts of so many frames in the mean, with the same share
 of all frames lost (Gilbert and Elliott). A connection is made over the bad network, has 15 round
@@ -70,10 +72,11 @@ trips and at least 0.2 s to find out about it, and is measured for 30 and at lea
 that is at the receiver counts. Each measurement has new daemons and connections; kernel, TCP and
 SCTP take turns, for each seed.
 
-Goodputs are in Mbit/s, medians of the seeds; ratios are vrnic by kernel, median [lowest..highest].
-A row that ends in ! is perhaps limited by this machine, and says how; what seems to be is measured
-once more. --vrnic names another build, to compare with. JSON has each measurement, with what the bridge has lost, and how late and how busy
-it was.`
+Goodputs are in Mbit/s, medians of the seeds; busy is what all processors of the machine did
+meanwhile, also for others; ratios are vrnic by kernel, median [lowest..highest]. A row that ends
+in ! is perhaps limited by this machine, and says how; what seems to be is measured once more.
+--vrnic names another build, to compare with. JSON has each measurement, with what the bridge has
+lost, and how late and how busy it was.`
 
 // A badPlan is what the flags ask for.
 type badPlan struct {
@@ -114,6 +117,10 @@ func badPlanOf(c *cli.Context) (p badPlan, err error) {
 	bursts := values("burst", badnetBurst, number, 1, 1000)
 	rtts := values("rtt", badnetRTT, seconds, 0, 10)
 	jitters := values("jitter", badnetJitter, seconds, 0, 10)
+	rate := c.Float64("rate")
+	if !(rate >= 1 && rate <= 1e5) {
+		return p, usagef("--rate %v: want 1 to 100000", rate)
+	}
 	if p.seeds = c.Int("seeds"); p.seeds < 1 {
 		return p, usagef("--seeds %d: want more than 0", p.seeds)
 	}
@@ -140,7 +147,7 @@ func badPlanOf(c *cli.Context) (p badPlan, err error) {
 			for _, rtt := range rtts {
 				for _, jitter := range jitters {
 					p.cells = append(p.cells, impair.Cell{Loss: loss, Burst: burst, RTT: duration(rtt),
-						Jitter: duration(jitter)})
+						Jitter: duration(jitter), Rate: rate * 1e6})
 				}
 			}
 		}

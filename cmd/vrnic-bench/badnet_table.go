@@ -33,6 +33,18 @@ func (r *badRun) median() float64 {
 	return spreadOf(vs).median
 }
 
+// busy is the median of what the machine's processors did meanwhile, in percent of all they can.
+func (r *badRun) busy() string {
+	var vs []float64
+	for _, g := range r.Goodputs {
+		vs = append(vs, 100*(1-g.Idle))
+	}
+	if len(vs) == 0 {
+		return noShare
+	}
+	return fmt.Sprintf("%.0f%%", spreadOf(vs).median)
+}
+
 // A badResult is a row of the table.
 type badResult struct {
 	impair.Cell
@@ -64,18 +76,19 @@ func (r *badResult) ratio(kind string) spread {
 }
 
 func badHeading(p badPlan) string {
-	s := fmt.Sprintf("%6s %5s %6s %6s %8s", "loss %", "burst", "RTT", "jitter", "kernel")
+	s := fmt.Sprintf("%6s %5s %6s %6s %8s %5s", "loss %", "burst", "RTT", "jitter", "kernel", "busy")
 	for _, kind := range p.only {
-		s += fmt.Sprintf(" %8s %-18s", kind, "by kernel")
+		s += fmt.Sprintf(" %8s %5s %-18s", kind, "busy", "by kernel")
 	}
 	return s
 }
 
 func (r *badResult) line(p badPlan) string {
-	s := fmt.Sprintf("%6v %5v %6s %6s %8.1f", r.Loss, r.Burst, short(r.RTT), short(r.Jitter),
-		r.Kernel.median())
+	s := fmt.Sprintf("%6v %5v %6s %6s %8.1f %5s", r.Loss, r.Burst, short(r.RTT), short(r.Jitter),
+		r.Kernel.median(), r.Kernel.busy())
 	for _, kind := range p.only {
-		s += fmt.Sprintf(" %8.1f %-18s", r.run(kind).median(), r.ratio(kind).of(2))
+		s += fmt.Sprintf(" %8.1f %5s %-18s", r.run(kind).median(), r.run(kind).busy(),
+			r.ratio(kind).of(2))
 	}
 	return strings.TrimRight(s+r.notes(p), " ")
 }

@@ -17,6 +17,7 @@ func TestWrongUseOfBadnet(t *testing.T) {
 	for args, why := range map[string]string{
 		"--loss 91": "0 to 90", "--loss x": "0 to 90", "--burst 0": "1 to 1000", "--rtt 5": "0 to 10",
 		"--rtt 11s": "0 to 10", "--jitter -1ms": "0 to 10", "--seeds 0": "more than 0",
+		"--rate 0":  "1 to 100000",
 		"--time 0s": "more than 0", "--only udp": "tcp or sctp", "now": "unexpected",
 		"--depth 3": "--help",
 	} {

@@ -248,7 +248,7 @@ var besides = map[string][]string{
 	"loop": {"memcpy", "", "iwarp", "iwarp"},
 	"pair": {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
 	"ring": {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
-	"host": {"kernel-tcp", "kernel-tcp", "", ""},
+	"host": {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
 	"tap": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",
 		"kernel-udp"},
 	"wire": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",

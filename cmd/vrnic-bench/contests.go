@@ -231,7 +231,7 @@ func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client,
 	return startPeers(path, "kernel-tcp", server, client)
 }
 
-// kernelUDP is echoes over the bridges, between processes of their own.
+// kernelUDP is echoes between the kernels of the sites, and processes of their own.
 func (p comparison) kernelUDP(
 	path *paths.Path, client, server baseline.PeerSite,
 ) (baseline.Baseline, error) {

@@ -21,10 +21,13 @@ func (p comparison) roceContests(ctx context.Context, path *paths.Path) ([]conte
 	trip := contest{name: "64 B RoCE Write round trip", kind: baseline.RoundTrip, iwarp: true,
 		spec: load.Spec{Op: load.Write, Size: quick, Depth: 1, QPs: 1, Pattern: load.PingPong,
 			Wait: load.Adaptive, RoCE: true}}
-	if path.Lab() != nil {
-		client, server, err := bridgeSites(path)
-		if err != nil {
-			return nil, err
+	if path.Lab() != nil || path.Name == "host" {
+		client, server := baseline.PeerSite{Addr: loopback}, baseline.PeerSite{Addr: loopback}
+		if path.Lab() != nil {
+			var err error
+			if client, server, err = bridgeSites(path); err != nil {
+				return nil, err
+			}
 		}
 		udp, err := p.kernelUDP(path, client, server)
 		if err != nil {

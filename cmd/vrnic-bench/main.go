@@ -91,6 +91,7 @@ PATHS
    loop   two QPs of one device of vrnic-bench
    pair   two devices of vrnic-bench, on netstacks joined by a switch in memory
    ring   one device of a daemon, and two client processes of it
+   host   two daemons on addresses of the host's loopback, and a client process of each
    wire   two devices of vrnic-bench, with TAPs on bridges in two network namespaces (root)
    tap    two daemons with TAPs on such bridges, and a client process of each (root)
 

@@ -87,8 +87,6 @@ func (p *plan) checkPaths(c *cli.Context) error {
 				"process reaches; take ring, host or tap, or --qps", name)
 		case p.opts.MTU != 0 && !paths.HasMTU(name):
 			return usagef("--mtu: the path %s has no packets, or the host's; take pair, wire or tap", name)
-		case c.Bool("roce") && !paths.HasRoCE(name):
-			return usagef("--roce: the path %s has no devices of RoCE; take pair, wire or tap", name)
 		}
 	}
 	return checkMTU(p.opts.MTU)

@@ -64,14 +64,11 @@ func (m *match) print(line string) {
 	fmt.Fprintln(m.c.App.Writer, line)
 }
 
-// onPath has all contests of a path: those of iWARP, and then, on a path of their own kind, those
-// of RoCE with it.
+// onPath has all contests of a path: those of iWARP, and then, on a path made anew, those of RoCE
+// with it.
 func (m *match) onPath(name string) error {
 	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil {
 		return err
-	}
-	if !paths.HasRoCE(name) {
-		return nil
 	}
 	opts := m.p.opts
 	opts.RoCE = true

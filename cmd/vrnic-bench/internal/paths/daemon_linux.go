@@ -131,10 +131,16 @@ func (p *Path) openRing() error {
 	return nil
 }
 
-// Addresses of the loopback that nobody else uses.
-var hostA, hostB = netip.MustParseAddr("127.77.9.1"), netip.MustParseAddr("127.77.9.2")
+// hostAddrs are addresses of the loopback that nobody else uses, nor another vrnic-bench: one
+// device of RoCE has the UDP port of an address.
+func hostAddrs() (a, b netip.Addr) {
+	pid := os.Getpid()
+	x, y := byte(pid>>8), byte(pid)
+	return netip.AddrFrom4([4]byte{127, 77, x, y}), netip.AddrFrom4([4]byte{127, 78, x, y})
+}
 
 func (p *Path) openHost() error {
+	hostA, hostB := hostAddrs()
 	p.addrB = hostB
 	vrnic, dir, err := p.forDaemons()
 	if err != nil {

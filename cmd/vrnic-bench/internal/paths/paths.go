@@ -79,9 +79,6 @@ func OneDevice(name string) bool { return name == "loop" || name == "ring" }
 // HasMTU says whether the MTU can be chosen: there is a network, and not the host's.
 func HasMTU(name string) bool { return !OneDevice(name) && name != "host" }
 
-// HasRoCE says whether there can be devices of RoCE on it.
-func HasRoCE(name string) bool { return name != "host" }
-
 // Options say how to make a path.
 type Options struct {
 	Vrnic string // the vrnic program, for ring and tap; "" looks for it, see proc.FindVrnic
@@ -111,9 +108,6 @@ func Open(name string, o Options) (p *Path, err error) {
 	}
 	if !HasMTU(name) {
 		o.MTU = 0
-	}
-	if o.RoCE && !HasRoCE(name) {
-		return nil, fmt.Errorf("path %s has no devices of RoCE", name)
 	}
 	p = &Path{Name: name, opts: o, workers: make(map[place]*worker.Process)}
 	if err := open(p); err != nil {
