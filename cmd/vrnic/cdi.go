@@ -1,19 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
+	"os/signal"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/cdi"
-	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/k8s"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/sysfs"
 	"github.com/vrnic/vrnic/shm"
@@ -29,7 +28,7 @@ func cdiCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:      "generate",
 			Usage:     "write the specification by which podman and docker give a device to a container",
-			UsageText: "vrnic cdi generate [--output FILE|DIR|-]",
+			UsageText: "vrnic cdi generate [--output FILE|DIR|-] [--watch]",
 			Description: "For a daemon of vrnic up --containers DIR. Each of its devices, and all of them " +
 				"together, become\ndevices of the Container Device Interface:\n\n" +
 				"   vrnic cdi generate\n" +
@@ -41,7 +40,9 @@ func cdiCommand() *cli.Command {
 				"needs nothing.",
 			Flags: []cli.Flag{socketFlag(), &cli.StringFlag{Name: "output", Value: cdiOutput,
 				Usage: "write to `FILE`, whose name ends with .json or .yaml, or into a directory; - is " +
-					"standard output"}},
+					"standard output"},
+				&cli.BoolFlag{Name: "watch", Usage: "stay, and keep all of it as the daemon is: devices that " +
+					"come and go, and their states and counters in /sys, once a second"}},
 			Action: asking(generateCDI),
 		}},
 	}
@@ -49,117 +50,153 @@ func cdiCommand() *cli.Command {
 
 func generateCDI(c *cli.Context, client *shm.Client) error {
 	output := c.String("output")
-	var err error
-	if output != "-" {
+	watch := c.Bool("watch")
+	if output == "-" {
+		if watch {
+			return usagef("--watch wants a file that it can keep: not --output -")
+		}
+		output = ""
+	} else {
+		var err error
 		if output, err = cdi.File(output); err != nil {
 			return usagef("--output %v", err)
 		}
 	}
-	containers, err := containersOf(client)
+	g, err := newGenerator(c, output)
 	if err != nil {
 		return err
 	}
+	if err := g.Generate(client); err != nil {
+		return err
+	}
+	if output == "" {
+		e := json.NewEncoder(c.App.Writer)
+		e.SetIndent("", "  ")
+		return e.Encode(g.Spec())
+	}
+	if !watch {
+		return nil
+	}
+	ctx, stop := signal.NotifyContext(c.Context, endSignals(false)...)
+	defer stop()
+	tick := time.NewTicker(sysfs.Interval)
+	defer tick.Stop()
+	g.Say = nil // it was said
+	said := ""
+	for {
+		// Without a daemon it waits for the next one.
+		if _, err := g.Follow(socketPath(c)); err != nil && err.Error() != said {
+			said = err.Error()
+			fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", oneLine(said))
+		} else if err == nil {
+			said = ""
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return g.Close()
+		}
+	}
+}
+
+// newGenerator finds the libraries for containers, and a place for them.
+func newGenerator(c *cli.Context, output string) (*cdi.Generator, error) {
 	say := func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) }
 	libs, err := verbsLibs("", false, say)
 	if err != nil {
+		return nil, err
+	}
+	g := &cdi.Generator{Output: output, Say: say}
+	if g.Libraries, err = libs.Contents(cdi.Loaded); err != nil {
+		return nil, err
+	}
+	if g.Own, err = launch.Own(launch.Bases(os.Geteuid(), os.Getenv)); err != nil {
+		return nil, fmt.Errorf("nowhere to put what containers need: %w", err)
+	}
+	return g, nil
+}
+
+func k8sCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "k8s",
+		Usage: "offer the devices to Kubernetes' pods, as a plugin of its kubelet's",
+		UsageText: "vrnic k8s [--share N] [--net N] [--mounts] [--kubelet DIR] [--output FILE|DIR]\n" +
+			"vrnic k8s --dra [--node NAME] [--share N] [--net N] [--kubelet DIR] [--output FILE|DIR]",
+		Description: "For a daemon of vrnic up --containers DIR on a node. Pods ask for devices as for " +
+			"memory:\n\n" +
+			"   resources:\n     limits:\n       vrnic.io/rnic: 1\n\n" +
+			"It does what vrnic cdi generate --watch does, and tells the kubelet of the devices. Daemon " +
+			"and\nkubelet may end and begin again meanwhile.\n\n" +
+			"With --dra it is a driver of Dynamic Resource Allocation in place of a device plugin, in a " +
+			"pod\nof its own: pods have devices by claims of the driver vrnic.io.",
+		Flags: []cli.Flag{socketFlag(),
+			&cli.IntFlag{Name: "share", Value: 1, Usage: "`N` containers may have a device at once"},
+			&cli.IntFlag{Name: "net", Usage: "offer vrnic.io/net, too, to `N` containers: the device that " +
+				"vrnic-cni has made for their pod"},
+			&cli.BoolFlag{Name: "mounts", Usage: "give containers mounts and environment: for runtimes " +
+				"that do not know the Container Device Interface"},
+			&cli.BoolFlag{Name: "dra", Usage: "be a driver of Dynamic Resource Allocation"},
+			&cli.StringFlag{Name: "node", EnvVars: []string{"NODE_NAME"},
+				Usage: "with --dra the `NAME` of this node"},
+			&cli.StringFlag{Name: "kubelet", Usage: "where the kubelet finds plugins, `DIR` (default: " +
+				kubeletPlugins + ", with --dra " + kubeletRegistry + ")"},
+			&cli.StringFlag{Name: "output", Value: cdiOutput,
+				Usage: "write the specification to `FILE`, or into a directory"}},
+		Action: runK8s,
+	}
+}
+
+// Where the kubelet finds device plugins, and those of other kinds.
+const (
+	kubeletPlugins  = "/var/lib/kubelet/device-plugins"
+	kubeletRegistry = "/var/lib/kubelet/plugins_registry"
+)
+
+// maxShares bounds how many IDs the kubelet is told of a device: its messages are of 4 MiB at most.
+const maxShares = 1000
+
+func runK8s(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
 		return err
 	}
-	own, err := launch.Own(launch.Bases(os.Geteuid(), os.Getenv))
+	if n := c.Int("share"); n < 1 || n > maxShares {
+		return usagef("--share %d is not between 1 and %d", n, maxShares)
+	}
+	if n := c.Int("net"); n < 0 || n > maxShares {
+		return usagef("--net %d is not between 0 and %d", n, maxShares)
+	}
+	if c.Bool("dra") && c.String("node") == "" {
+		return usagef("--dra wants the name of this node, --node or NODE_NAME")
+	}
+	if c.Bool("dra") && c.Bool("mounts") {
+		return usagef("--mounts does not go with --dra: the kubelet asks for names there")
+	}
+	output, err := cdi.File(c.String("output"))
 	if err != nil {
-		return fmt.Errorf("nowhere to put what containers need: %w", err)
+		return usagef("--output %v", err)
 	}
-	var devices []cdi.Device
-	for _, name := range append(client.Devices(), guest.All, guest.Net) {
-		d, err := cdiDevice(name, containers, own, libs)
-		if errors.Is(err, fs.ErrNotExist) && name != guest.All && name != guest.Net {
-			fmt.Fprintf(c.App.ErrWriter, "vrnic: %s was added while the daemon ran: it has a socket for "+
-				"containers when the daemon starts anew; %s has it now\n", name, guest.All)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		devices = append(devices, d)
-	}
-	spec, err := cdi.NewSpec(devices)
+	g, err := newGenerator(c, output)
 	if err != nil {
 		return err
 	}
-	if output == "-" {
-		e := json.NewEncoder(c.App.Writer)
-		e.SetIndent("", "  ")
-		return e.Encode(spec)
+	g.Say = nil // nobody is there to hear it
+	ctx, stop := signal.NotifyContext(c.Context, endSignals(false)...)
+	defer stop()
+	tick := time.NewTicker(sysfs.Interval)
+	defer tick.Stop()
+	k := k8s.Config{Socket: socketPath(c), Dir: cmp.Or(c.String("kubelet"), kubeletPlugins),
+		Share: c.Int("share"), Pods: c.Int("net"), Mounts: c.Bool("mounts"), Generator: g, Tick: tick.C,
+		Log: slog.New(slog.NewTextHandler(c.App.ErrWriter, nil))}
+	if !c.Bool("dra") {
+		return k8s.New(k).Run(ctx)
 	}
-	err = cdi.Write(spec, output)
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w; have root put the output of vrnic cdi generate --output - there", err)
+	k.Dir, k.Node = cmp.Or(c.String("kubelet"), kubeletRegistry), c.String("node")
+	if k.API, err = k8s.NewAPI(os.Getenv, k8s.AccountDir); err != nil {
+		return fmt.Errorf("--dra: %w", err)
 	}
-	return err
-}
-
-// containersOf is the directory of a daemon's sockets for containers.
-func containersOf(client *shm.Client) (string, error) {
-	settings, err := client.Settings()
+	d, err := k8s.NewDRA(k, g.Own)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if len(settings) == 0 {
-		return "", errors.New("only root and the daemon's own user are told where its sockets for " +
-			"containers are")
-	}
-	for _, s := range settings {
-		if s[0] == "containers" {
-			return s[1], nil
-		}
-	}
-	return "", errors.New("this daemon has no sockets for containers: start it with vrnic up " +
-		"--containers DIR")
-}
-
-// cdiDevice asks by the socket for name what a container will see there, and writes the files for
-// it below own.
-func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, err error) {
-	socket := guest.Socket(containers, name)
-	client, err := shm.Dial(socket)
-	if errors.Is(err, syscall.ECONNREFUSED) { // of a daemon before this one, which was killed
-		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-	}
-	if err != nil {
-		return d, fmt.Errorf("%s: %w", socket, err)
-	}
-	defer client.Close()
-	d = cdi.Device{Name: name, Folder: filepath.Dir(socket), Socket: filepath.Base(socket),
-		Files: filepath.Join(own, "cdi"+strings.ReplaceAll(containers, "/", "-"), name)}
-	v := cdi.View{Socket: d.Socket,
-		Names: []string{launch.Verbs, launch.RDMACM, launch.IfAddrs, launch.Sys}}
-	if v.Libraries, err = libs.Contents(v.Names); err != nil {
-		return d, err
-	}
-	if name == guest.Net { // another one in each container, with the kernel's interface and addresses
-		v.Sys, d.RoCE = sysfs.None(), true
-	} else if err := look(client, &d, &v); err != nil {
-		return d, err
-	}
-	if err := v.Sys.AddClasses("/"); err != nil {
-		return d, err
-	}
-	d.Nodes, err = sysfs.Write(d.Files, v.Files())
-	return d, err
-}
-
-// look adds the devices that client sees to what a container does.
-func look(client *shm.Client, d *cdi.Device, v *cdi.View) (err error) {
-	for _, dev := range client.Devices() {
-		opened, err := client.Open(dev)
-		if err != nil {
-			return err
-		}
-		v.IfAddrs = launch.AppendIfAddrs(v.IfAddrs, dev, opened.Attr().Addrs)
-		d.RoCE = d.RoCE || opened.Attr().RoCE
-		if err := opened.Close(); err != nil {
-			return err
-		}
-	}
-	v.Sys, err = sysfs.Ask(client, "", nil)
-	return err
+	return d.Run(ctx)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic/fault"
 )
 
 func forceFlag() cli.Flag {
@@ -233,19 +234,33 @@ func beginImpairment(c *cli.Context) error {
 	return err
 }
 
-// faultCommand has calls of programs fail.
+// faultCommand has a card fail.
 func faultCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "fault",
-		Usage:     "make calls of programs fail",
-		ArgsUsage: "DEVICE CALL ERROR [after N] [count N] [percent P]",
-		UsageText: "vrnic fault [--seed N] DEVICE CALL ERROR [after N] [count N] [percent P]\n" +
+		Usage:     "make a device fail: its calls, requests, receives or all of it",
+		ArgsUsage: "DEVICE[/QPN] WHAT HOW [after N] [count N] [percent P] [at TIME] [for TIME]",
+		UsageText: "vrnic fault [--seed N] DEVICE[/QPN] WHAT HOW [after N] [count N] [percent P]\n" +
+			"                     [at TIME] [for TIME]\n" +
 			"vrnic fault [--seed N] --file FILE\nvrnic fault check FILE\nvrnic fault show [--json]\n" +
 			"vrnic fault off [DEVICE]",
-		Description: "CALL is alloc_pd, reg_mr, alloc_mw, create_cq, create_srq or create_qp; ERROR is " +
-			"ENOMEM, EINVAL,\nEAGAIN, ENOSPC, EPERM, EFAULT or EIO. The first N calls succeed, of those " +
-			"behind them P percent fail,\nN at most. It is for all programs that use the device. FILE has " +
-			"a fault a line. docs/laboratory.md has\nit all. Root and the daemon's own user may do it.",
+		Description: "WHAT and HOW are\n\n" +
+			"  alloc_pd, reg_mr, alloc_mw, create_cq, create_srq, create_qp\n" +
+			"      ENOMEM, EINVAL, EAGAIN, ENOSPC, EPERM, EFAULT, EIO\n" +
+			"  send, write, read, atomic, key, request\n" +
+			"      retry_exc_err, rem_access_err and so on, terminate L/T/C, terminated L/T/C, ird,\n" +
+			"      invalidate, cq_err\n" +
+			"  recv\n" +
+			"      loc_prot_err and so on, terminate L/T/C, nak invalid|access|operation, cq_err\n" +
+			"  doorbell\n" +
+			"      late TIME, lost\n" +
+			"  connect\n" +
+			"      reject, refused, stale, timeout, unreachable, error\n" +
+			"  device\n" +
+			"      port_down, gid_change, fatal, gone, quiet, invalidate, cq_err\n\n" +
+			"The first N do as ever, of those behind them P percent fail, N at most, from TIME on and for " +
+			"TIME. It is\nfor all programs that use the device, or for one queue pair. FILE has a fault a " +
+			"line. docs/laboratory.md\nhas it all. Root and the daemon's own user may do it.",
 		Flags: []cli.Flag{socketFlag(),
 			&cli.Uint64Flag{Name: "seed", DefaultText: "another one each time",
 				Usage: "of all that is by chance: `N`"},
@@ -303,7 +318,7 @@ func readFaults(path, line string) (lines string, err error) {
 		}
 		line = behind(string(text), line)
 	}
-	if _, err := lab.ParseFaults(line); err != nil {
+	if _, err := fault.Parse(line); err != nil {
 		return "", usagef("%v", err)
 	}
 	return line, nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/cni"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/doctor"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/torture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -81,12 +82,14 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			impairCommand(),
 			traceCommand(),
 			faultCommand(),
+			torture.Command(usagef),
 			extcapCommand(),
 			pingCommand(),
 			demoCommand(),
 			execCommand(),
 			cdiCommand(),
 			dockerCommand(),
+			k8sCommand(),
 			sysKeeperCommand(),
 			doctorCommand(),
 			versionCommand(),

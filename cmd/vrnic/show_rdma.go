@@ -81,7 +81,8 @@ type rdmaKind struct {
 
 var rdmaKinds = []rdmaKind{
 	{"pd", "pd", "protection domains", false,
-		[][2]string{{"pdn", "pdn"}, {"ctxn", "context"}, {"pid", "pid"}, {"comm", "comm"}}},
+		[][2]string{{"pdn", "pdn"}, {"users", "users"}, {"ctxn", "context"}, {"pid", "pid"},
+			{"comm", "comm"}}},
 	{"cq", "cq", "completion queues", false,
 		[][2]string{{"cqn", "cqn"}, {"cqe", "depth"}, {"users", "queues"}, {"ctxn", "context"},
 			{"pid", "pid"}, {"comm", "comm"}}},
@@ -90,14 +91,21 @@ var rdmaKinds = []rdmaKind{
 			{"state", "state"}, {"rq-psn", "rq_psn"}, {"sq-psn", "sq_psn"}, {"pid", "pid"},
 			{"comm", "comm"}}},
 	{"cm_id", "cm", "ids of the connection manager", true,
-		[][2]string{{"lqpn", "qpn"}, {"state", "state"}, {"pid", "pid"}, {"comm", "comm"},
-			{"cm-idn", "id"}, {"src-addr", "local"}, {"dst-addr", "remote"}}},
+		[][2]string{{"lqpn", "qpn"}, {"state", "state"}, {"ps", "space"}, {"pid", "pid"},
+			{"comm", "comm"}, {"cm-idn", "id"}, {"src-addr", "local"}, {"dst-addr", "remote"}}},
 	{"mr", "mr", "memory regions", false,
 		[][2]string{{"mrn", "mrn"}, {"rkey", "rkey"}, {"lkey", "lkey"}, {"iova", "iova"},
 			{"mrlen", "length"}, {"pdn", "pdn"}, {"pid", "pid"}, {"comm", "comm"}}},
+	{"ctx", "ctx", "contexts: devices that programs have opened", false,
+		[][2]string{{"ctxn", "context"}, {"pid", "pid"}, {"comm", "comm"}}},
 	{"srq", "srq", "shared receive queues", false,
 		[][2]string{{"srqn", "srqn"}, {"pdn", "pdn"}, {"pid", "pid"}, {"comm", "comm"}}},
 }
+
+// cmStates are Linux's names of the states of an id that it knows less of, or by another name.
+var cmStates = map[string]string{"BOUND": "ADDR_BOUND", "REQUEST": "CONNECT",
+	"CONNECTING": "CONNECT", "CONNECTED": "CONNECT", "DISCONNECTED": "DISCONNECT",
+	"CLOSED": "DESTROYING"}
 
 // ibStates are InfiniBand's names of the states that a QP of iWARP has by others, as Linux's siw
 // has them.
@@ -130,10 +138,16 @@ func (k *rdmaKind) of(c *cli.Context, client *shm.Client) iter.Seq2[*rdmaRow, er
 				switch {
 				case column[0] == "type" && value == nil:
 					value = "RC" // iWARP has no other
-				case column[0] == "state" && k.name == "qp":
-					if ib, ok := ibStates[fmt.Sprint(value)]; ok {
-						value = ib
+				case column[0] == "state":
+					names := ibStates
+					if k.name == "cm_id" {
+						names = cmStates
 					}
+					if other, ok := names[fmt.Sprint(value)]; ok {
+						value = other
+					}
+				case column[0] == "users" && k.name == "pd":
+					value = users(row)
 				}
 				r.fields = append(r.fields, rdmaField{column[0], value})
 			}
@@ -142,6 +156,16 @@ func (k *rdmaKind) of(c *cli.Context, client *shm.Client) iter.Seq2[*rdmaRow, er
 			}
 		}
 	}
+}
+
+// users counts what keeps a protection domain from being freed.
+func users(row map[string]any) (n int64) {
+	for _, kind := range []string{"mrs", "mws", "qps", "srqs", "ahs"} {
+		number, _ := row[kind].(json.Number)
+		more, _ := number.Int64() // 0 for what is no number
+		n += more
+	}
+	return n
 }
 
 func decodeNumbers(raw json.RawMessage, row *map[string]any) error {

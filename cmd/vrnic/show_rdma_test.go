@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -44,6 +45,11 @@ func TestShowRDMA(t *testing.T) {
 		MaxSendSGE: 1, MaxRecvSGE: 1}); err != nil {
 		t.Fatal(err)
 	}
+	listener, err := device.Listen(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
 	me := fmt.Sprintf("pid %d comm ", os.Getpid())
 	for _, tt := range []struct {
 		args []string
@@ -54,14 +60,16 @@ func TestShowRDMA(t *testing.T) {
 			"link right/1 state ACTIVE physical_state LINK_UP netdev right"}},
 		{[]string{"link", "-d", "right"}, []string{
 			"link right/1 state ACTIVE physical_state LINK_UP netdev right"}},
-		{[]string{"resource"}, []string{"0: left: pd 0 cq 0 qp 0 cm_id 0 mr 0 srq 0",
-			"1: right: pd 1 cq 1 qp 1 cm_id 0 mr 1 srq 0"}},
-		{[]string{"resource", "pd"}, []string{"dev right pdn 1 ctxn 1 " + me}},
+		{[]string{"resource"}, []string{"0: left: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0",
+			"1: right: pd 1 cq 1 qp 1 cm_id 1 mr 1 ctx 1 srq 0"}},
+		{[]string{"resource", "pd"}, []string{"dev right pdn 1 users 2 ctxn 1 " + me}},
 		{[]string{"resource", "cq"}, []string{"dev right cqn 1 cqe "}},
 		{[]string{"resource", "qp"}, []string{"link right/1 lqpn 1 pdn 1 type RC state INIT " + me}},
 		{[]string{"resource", "mr"}, []string{fmt.Sprintf(
 			"dev right mrn 1 rkey %#x lkey %#x iova %#x mrlen 100 pdn 1 %s", mr.RKey(), mr.LKey(),
 			mr.Addr(), me)}},
+		{[]string{"resource", "ctx"}, []string{"dev right ctxn 1 " + me}},
+		{[]string{"resource", "cm_id"}, []string{"link right/1 state LISTEN ps TCP " + me}},
 		{[]string{"resource", "srq"}, nil},
 		{[]string{"resource", "qp", "--json"}, []string{"[",
 			`  {"ifindex":1,"ifname":"right","port":1,"lqpn":1,"pdn":1,"type":"RC","state":"INIT","pid":`,

@@ -85,6 +85,9 @@ func upCommand() *cli.Command {
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
 			&cli.StringFlag{Name: "containers",
 				Usage: "make sockets for containers in `DIR`, one for each device; see vrnic cdi"},
+			&cli.StringFlag{Name: "direct", Value: config.DirectOff,
+				Usage: "whose programs exchange messages without the daemon, `WHO`: user (those of one " +
+					"user) or off; see docs/direct.md"},
 			&cli.StringFlag{Name: "user", Usage: "as root: run as user `NAME` when all has been made, and " +
 				"give the socket to it"},
 			&cli.StringFlag{Name: "sandbox", Value: sandboxOn,

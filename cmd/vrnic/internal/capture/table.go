@@ -18,6 +18,9 @@ type QP struct {
 	Local, Remote netip.AddrPort
 	Markers       string // which side's octets have those of MPA: in, out or both
 	Stream        uint16 // of SCTP
+
+	// Of RoCE: the peer's queue pair and the number of the first packet to it; nil: not yet.
+	Dest, SQPSN *uint32
 }
 
 func (q *QP) String() string { return fmt.Sprintf("QP %d of %s (%s)", q.Num, q.Dev, q.Who) }
@@ -86,6 +89,7 @@ type row struct {
 	Comm          string
 	Local, Remote *string
 	Dest          *uint32 `json:"dest_qpn"`
+	SQPSN         *uint32 `json:"sq_psn"`
 	Type          string
 	Transport     string
 	Markers       string
@@ -120,7 +124,8 @@ func (t *Table) refresh() error {
 
 func (t *Table) add(r *row) {
 	q := &QP{Dev: r.Dev, Num: r.QPN, Who: fmt.Sprintf("%s, pid %d", r.Comm, r.PID),
-		Transport: r.Transport, Markers: r.Markers, Stream: r.Stream}
+		Transport: r.Transport, Markers: r.Markers, Stream: r.Stream,
+		Dest: r.Dest, SQPSN: r.SQPSN}
 	t.byName[name{r.Dev, r.QPN}] = q
 	if r.Type == "" { // iWARP
 		if r.Local == nil || r.Remote == nil {

@@ -152,6 +152,11 @@ var words = map[string]wording{
 			"InfiniBand and RoCE have room for %d.", f.Texts["call"],
 			f.Numbers["length"], f.Numbers["room"])
 	}},
+	"long-inline": {Note, "more inline than other cards have room for", func(f *Finding) string {
+		return fmt.Sprintf("A queue pair is asked for with %d octets inline (max_inline_data). That is "+
+			"there here; some cards have room for %d, and refuse to make it. Ask for less, or for "+
+			"less again when ibv_create_qp fails.", f.Numbers["length"], f.Numbers["room"])
+	}},
 }
 
 // kinds names objects for people, and endsWith the calls that end them.

@@ -95,6 +95,23 @@ func checkInterface(path, name string, was *types100.Result) error {
 				errs = append(errs, fmt.Errorf("interface %s has lost %s", name, &ip.Address))
 			}
 		}
-		return errors.Join(errs...)
+		return errors.Join(append(errs, checkRoutes(h, was.Routes)...)...)
 	})
+}
+
+// checkRoutes says which routes of a container have gone. A plugin behind may have moved one to
+// another interface or gateway.
+func checkRoutes(h *netlink.Handle, want []*types.Route) (errs []error) {
+	have, err := h.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return []error{err}
+	}
+	for _, r := range want {
+		if !slices.ContainsFunc(have, func(h netlink.Route) bool {
+			return h.Dst != nil && h.Dst.String() == r.Dst.String()
+		}) {
+			errs = append(errs, fmt.Errorf("the route to %s has gone", &r.Dst))
+		}
+	}
+	return errs
 }

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,12 +20,26 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // Main is the plugin, as a program: it reads the environment and standard input, and ends.
 func Main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
-		version.All, "vrnic-cni: an interface on the switch of a vrnic daemon")
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: coded(add), Del: coded(del), Check: coded(check),
+		GC: coded(gc), Status: coded(status)}, version.All,
+		"vrnic-cni: an interface on the switch of a vrnic daemon")
+}
+
+// coded has each error say all that it is made of, under the specification's code of the first part
+// that has one.
+func coded(call func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		err := call(args)
+		if of := (*types.Error)(nil); errors.As(err, &of) {
+			return types.NewError(cmp.Or(of.Code, types.ErrInternal), err.Error(), "")
+		}
+		return err
+	}
 }
 
 // dial connects to the daemon. Without one nothing can be done now, and something perhaps later.
@@ -49,15 +64,24 @@ func add(args *skel.CmdArgs) (failed error) {
 		return err
 	}
 	defer client.Close()
-	from, err := invoke.DelegateAdd(context.Background(), c.IPAM.Type, args.StdinData, nil)
+	name := portName(c.Name, args.ContainerID, args.IfName)
+	have, err := ports(client)
 	if err != nil {
-		return fmt.Errorf("ipam %s: %w", c.IPAM.Type, err)
+		return err
+	}
+	if slices.Contains(have, name) { // whose addresses are not to be given back
+		return fmt.Errorf("%s has %s of this network already: DEL has to come first", args.ContainerID,
+			args.IfName)
 	}
 	defer func() {
 		if failed != nil {
 			failed = errors.Join(failed, c.release(args))
 		}
 	}()
+	from, err := invoke.DelegateAdd(context.Background(), c.IPAM.Type, args.StdinData, nil)
+	if err != nil {
+		return fmt.Errorf("ipam %s: %w", c.IPAM.Type, err)
+	}
 	got, err := types100.NewResultFromResult(from)
 	if err != nil {
 		return err
@@ -66,7 +90,6 @@ func add(args *skel.CmdArgs) (failed error) {
 	if err != nil {
 		return err
 	}
-	name := portName(c.Name, args.ContainerID, args.IfName)
 	tap := port.TAPConfig{Name: c.face(args), NetNS: args.Netns, Addrs: addrs, MTU: c.MTU}
 	spec := "tap:" + name + ",container"
 	if c.Device != "" {
@@ -93,7 +116,12 @@ func add(args *skel.CmdArgs) (failed error) {
 	if err := errors.Join(inWords(err), end(err != nil)); err != nil {
 		return err
 	}
-	return types.PrintResult(c.result(got, face), c.CNIVersion)
+	err = types.PrintResult(c.result(got, face), c.CNIVersion)
+	if err != nil { // nobody knows of it: the runtime has not got it
+		err = errors.Join(err, inWords(client.Change(context.Background(), shm.Change{Verb: shm.Del,
+			Key: "port", Value: name, Force: true})))
+	}
+	return err
 }
 
 // addDevice makes the device that is one station with a TAP, which gets its MAC and MTU. more is
@@ -262,7 +290,8 @@ func gc(args *skel.CmdArgs) error {
 	return errors.Join(err, invoke.DelegateGC(context.Background(), c.IPAM.Type, args.StdinData, nil))
 }
 
-// status says whether ADD could be done now.
+// status says whether ADD could be done now. Interfaces that there are have lost the switch with
+// the daemon.
 func status(args *skel.CmdArgs) error {
 	c, err := parse(args.StdinData)
 	if err != nil {
@@ -270,12 +299,15 @@ func status(args *skel.CmdArgs) error {
 	}
 	client, err := shm.Dial(c.Socket)
 	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "vrnic", err.Error())
+		return types.NewError(types.ErrLimitedConnectivity, "vrnic", err.Error())
 	}
 	defer client.Close()
 	settings, err := client.Settings()
 	if err == nil && len(settings) == 0 {
 		err = errors.New("this user may not change the daemon: only root and the daemon's own user may")
+	}
+	if n := len(client.Devices()); err == nil && c.Device != "" && n >= abi.MaxDevices {
+		err = fmt.Errorf("the daemon has %d devices, and room for no other one", n)
 	}
 	if err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "vrnic", err.Error())

@@ -56,6 +56,7 @@ var keys = []key{
 	{"socket-mode", false, (*Up).setMode},
 	{"socket-group", false, func(u *Up, v string) error { u.Daemon.SocketGroup = v; return nil }},
 	{"containers", false, (*Up).setContainers},
+	{"direct", false, setDirect},
 	{"user", false, func(u *Up, v string) error { u.User = v; return nil }},
 	{"sandbox", false, func(u *Up, v string) error { u.Sandbox = v; return nil }},
 	{"verbose", false, func(u *Up, v string) (err error) { u.Verbose, err = yes(v); return err }},
@@ -231,4 +232,18 @@ func yes(v string) (bool, error) {
 		return false, nil
 	}
 	return false, fmt.Errorf("%q is neither true nor false", v)
+}
+
+// Modes of --direct.
+const (
+	DirectUser = "user"
+	DirectOff  = "off"
+)
+
+func setDirect(u *Up, v string) error {
+	if v != DirectUser && v != DirectOff {
+		return fmt.Errorf("%q is neither %s nor %s", v, DirectUser, DirectOff)
+	}
+	u.Daemon.Direct = v == DirectUser
+	return nil
 }

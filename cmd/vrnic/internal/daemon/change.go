@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,17 +36,26 @@ var errInUse = errors.New("in use")
 // it: until then the name and the addresses are taken.
 const removeTime = 10 * time.Second
 
+// change waits until nobody else changes d, and keeps others from it until changed is called.
+func (d *Daemon) change(ctx context.Context) (changed func(), err error) {
+	select {
+	case d.changing <- struct{}{}:
+		return func() { <-d.changing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Reconfigure makes d what edit makes of its configuration, or leaves it as it is. force: also if
 // that ends connections. lent is for the port that is added, if there is one. Changes wait for each
 // other, until ctx ends.
 func (d *Daemon) Reconfigure(ctx context.Context, force bool, lent *Lent,
 	edit func(*Config) error) error {
-	select {
-	case d.changing <- struct{}{}:
-		defer func() { <-d.changing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	changed, err := d.change(ctx)
+	if err != nil {
+		return err
 	}
+	defer changed()
 	next := d.current()
 	if err := edit(&next); err != nil {
 		return &ConfigError{err}
@@ -252,15 +262,15 @@ func shortList(s []string) string {
 	return strings.Join(s, ", ")
 }
 
+func (d *Daemon) sessionList() []*session {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Keys(d.sessions))
+}
+
 // users are the sessions that use dev.
 func (d *Daemon) users(dev *device) (using []*session) {
-	d.mu.RLock()
-	all := make([]*session, 0, len(d.sessions))
-	for s := range d.sessions {
-		all = append(all, s)
-	}
-	d.mu.RUnlock()
-	for _, s := range all {
+	for _, s := range d.sessionList() {
 		if slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool {
 			return sd.dev == dev && sd.inUse()
 		}) {
@@ -399,6 +409,7 @@ func (d *Daemon) keepWhatIs() {
 func (d *Daemon) remove(dev *device) {
 	d.unlist(dev)
 	d.impaired.Gone(dev.spec.Name)
+	d.faults.Gone(dev.spec.Name)
 	gone := fmt.Errorf("device %s was deleted", dev.spec.Name)
 	for _, s := range d.users(dev) {
 		s.log.Warn("a program loses its device", "device", dev.spec.Name, "pid", s.shm.Peer().PID)
@@ -433,7 +444,14 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 		if key == "fault" {
 			act = s.d.fault
 		}
-		if err := act(req.Verb, value); err != nil {
+		// What it is for is not deleted meanwhile.
+		changed, err := s.d.change(s.shm.Context())
+		if err != nil {
+			return false, err
+		}
+		err = act(req.Verb, value)
+		changed()
+		if err != nil {
 			return false, &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
 		}
 		s.log.Info(key, "verb", req.Verb, "what", value, "uid", s.shm.Peer().UID)

@@ -467,13 +467,13 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		if r := h.udpRelay(); r != nil && ev.Type == vnic.CMDeviceRemoval {
 			go r.Close() // the network goes, too
 		}
-		if ev.Type != vnic.CMConnectRequest {
-			if err := h.id.Push(out); err != nil {
+		sd.held.do(func() {
+			if ev.Type == vnic.CMConnectRequest {
+				h.request(sd, ev.ID, out)
+			} else if err := h.id.Push(out); err != nil {
 				sd.s.log.Debug("connection event lost", "event", ev.Type, "err", err)
 			}
-			return
-		}
-		h.request(sd, ev.ID, out)
+		})
 	}
 }
 

@@ -29,6 +29,9 @@ type Config struct {
 	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
 	Peers       PeerLimits    // of peers on the network
 	Latency     bool          // metrics have histograms of what requests take
+	// Direct has programs of one user exchange messages without the daemon (docs/direct.md), if it is
+	// asked for: docs/decisions.md#X7.
+	Direct bool
 	// Others are further settings, which LIST config gives as they are.
 	Others []Setting
 	// Reload reads anew what the daemon is to be made of; nil: nobody can say.
@@ -62,6 +65,9 @@ func (c *Config) Settings() []Setting {
 	}
 	if c.Containers != "" {
 		all = append(all, Setting{"containers", c.Containers})
+	}
+	if c.Direct {
+		all = append(all, Setting{"direct", "user"})
 	}
 	all = append(all, c.Others...)
 	for _, s := range c.Devices {

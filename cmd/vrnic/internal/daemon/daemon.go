@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
@@ -32,6 +33,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/fault"
 )
 
 // A Daemon is running from New to Close.
@@ -61,7 +63,7 @@ type Daemon struct {
 	closing   chan struct{}               // closed when Close begins
 	onlookers onlookers.Set
 	impaired  lab.Impairments
-	faults    lab.Faults
+	faults    fault.Set
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -82,7 +84,10 @@ type device struct {
 	over      bool              // of an IP interface: it comes and goes with that
 	adversary *adversary.Device // nil: octets are placed in their order
 	// gone is set before the device is taken away: nobody begins to use it then.
-	gone atomic.Bool
+	gone   atomic.Bool
+	direct direct.Directory
+	// quiet: programs are told of no events: see Daemon.hush.
+	quiet atomic.Bool
 }
 
 func (d *device) mtu() int { return d.station.MTU() }
@@ -153,6 +158,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	d.undo.add(d.finishStations)
 	d.undo.add(d.impaired.Close)
+	d.undo.add(func() error { return d.faults.End("") })
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind.silent() }) {
 		for _, dev := range d.devices { // other ports say when there is somebody to ask
@@ -172,7 +178,7 @@ func (d *Daemon) listen() error {
 	}
 	server, err := server.Listen(d.cfg.Socket, server.Config{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits,
-		FD: d.cfg.SocketFD, Guests: guests,
+		FD: d.cfg.SocketFD, Guests: guests, Direct: d.cfg.Direct,
 		Log: d.log.With(logs.Part, "clients"),
 	})
 	if err != nil {
@@ -221,7 +227,8 @@ func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) (*device,
 	if err != nil {
 		return nil, err
 	}
-	made := &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: rnic}
+	made := &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: rnic,
+		direct: direct.Directory{Off: !d.cfg.Direct || spec.Adversary != 0}}
 	if spec.Adversary != 0 {
 		made.adversary = adversary.New(spec.Adversary)
 	}

@@ -158,6 +158,13 @@ func TestImpairQP(t *testing.T) {
 		mustChange(t, d, shm.Del, "impair", "")
 		a.WantStatus("what was lost comes again", 2, 0)
 		b.WantStatus("what was lost comes again", 1, 0)
+		mustChange(t, d, shm.Set, "impair", "out 7 "+name+"\ndelay 1ms")
+		if err := a.QP.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if all := impairments(t, d); len(all) != 0 {
+			t.Errorf("%s: behind the queue pair: %v", transport, all)
+		}
 	}
 }
 

@@ -94,7 +94,10 @@ type qpRow struct {
 	State string `json:"state"`
 	// tcp, sctp or loop, behind which +roi says that it is not iWARP; null while not connected,
 	// as what follows
-	Transport *string  `json:"transport"`
+	Transport *string `json:"transport"`
+	// direct (without the daemon), daemon or wire; and why it is not direct between two of a device
+	Path      *string  `json:"path"`
+	Why       *string  `json:"why"`
 	Local     endpoint `json:"local"`
 	Remote    endpoint `json:"remote"`
 	MPA       *uint8   `json:"mpa"` // revision
@@ -116,7 +119,7 @@ type qpRow struct {
 	owner
 }
 
-func newQPRow(i *vnic.QPInfo) qpRow {
+func (d *device) newQPRow(i *vnic.QPInfo) qpRow {
 	r := qpRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, PD: i.PD, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ,
 		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()),
@@ -129,6 +132,13 @@ func newQPRow(i *vnic.QPInfo) qpRow {
 		return r
 	}
 	r.Transport, r.Local, r.Remote = &i.Transport, endpoint(i.Local), endpoint(i.Remote)
+	path, why := "wire", ""
+	if i.Transport == "loop" {
+		path, why = d.direct.Path(i.QPN)
+	}
+	if r.Path = &path; why != "" {
+		r.Why = &why
+	}
 	r.IRD, r.ORD = &i.IRD, &i.ORD
 	if strings.HasPrefix(i.Transport, "sctp") {
 		r.Stream = &i.Stream
@@ -261,6 +271,13 @@ type cqRow struct {
 	owner
 }
 
+// A ctxRow is a session's context: it has opened the device.
+type ctxRow struct {
+	Dev     string `json:"dev"`
+	Context uint32 `json:"context"`
+	owner
+}
+
 // A pdRow is a protection domain, with how much keeps it from being freed.
 type pdRow struct {
 	Dev     string `json:"dev"`
@@ -313,6 +330,7 @@ type cmRow struct {
 	Dev     string   `json:"dev"`
 	ID      uint32   `json:"id"`
 	State   string   `json:"state"`
+	Space   string   `json:"space"` // of ports: TCP or UDP
 	Local   endpoint `json:"local"`
 	Remote  endpoint `json:"remote"`
 	QPN     *uint32  `json:"qpn"`
@@ -390,7 +408,7 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 				if dev.roce() {
 					return newRoCEQPRow(i)
 				}
-				return newQPRow(i)
+				return dev.newQPRow(i)
 			})
 		}
 	case abi.ListMR:
@@ -402,6 +420,12 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		}
 	case abi.ListMW:
 		of = eachMW
+	case abi.ListCtx:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachContext(ctx), func(i *vnic.ContextInfo) any {
+				return ctxRow{i.Dev, i.Number, ownerOf(i.Owner)}
+			})
+		}
 	case abi.ListPD:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachPD(ctx), func(i *vnic.PDInfo) any {
@@ -501,8 +525,9 @@ func as[T any](infos iter.Seq[T], row func(*T) any) iter.Seq[any] {
 }
 
 func newCMRow(i *vnic.CMInfo) cmRow {
-	row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting,
-		ownerOf(i.Owner)}
+	row := cmRow{Dev: i.Dev, ID: i.Handle, State: i.State, Space: i.Space,
+		Local: endpoint(i.Local), Remote: endpoint(i.Remote), Waiting: i.Waiting,
+		owner: ownerOf(i.Owner)}
 	if i.QPN != 0 {
 		row.QPN = &i.QPN
 	}

@@ -3,13 +3,13 @@ package daemon
 import (
 	"syscall"
 
-	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/fault"
 )
 
 // This file holds the objects of a client, each over the RNIC's.
@@ -21,7 +21,7 @@ type contextHandler struct {
 }
 
 func (c *contextHandler) AllocPD() (server.PDHandler, error) {
-	if err := c.sd.fails(lab.AllocPD); err != nil {
+	if err := c.sd.fails(fault.AllocPD); err != nil {
 		return nil, err
 	}
 	ctx, err := c.sd.context()
@@ -36,7 +36,7 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 }
 
 func (c *contextHandler) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
-	if err := c.sd.fails(lab.CreateCQ); err != nil {
+	if err := c.sd.fails(fault.CreateCQ); err != nil {
 		return nil, err
 	}
 	ctx, err := c.sd.context()
@@ -89,7 +89,7 @@ func (h *pdHandler) Close() error { return errno(h.pd.Close()) }
 func (h *pdHandler) RegMR(
 	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
 ) (server.MRHandler, error) {
-	if err := h.c.sd.fails(lab.RegMR); err != nil {
+	if err := h.c.sd.fails(fault.RegMR); err != nil {
 		return nil, err
 	}
 	rights, ok := access(req.Access)
@@ -163,7 +163,7 @@ func (h *mrHandler) Close() error              { return errno(h.mr.Close()) }
 
 // AllocMR makes a region without memory.
 func (h *pdHandler) AllocMR(maxLen uint64) (server.MRHandler, error) {
-	if err := h.c.sd.fails(lab.RegMR); err != nil {
+	if err := h.c.sd.fails(fault.RegMR); err != nil {
 		return nil, err
 	}
 	mr, err := h.pd.AllocMR(maxLen)
@@ -174,7 +174,7 @@ func (h *pdHandler) AllocMR(maxLen uint64) (server.MRHandler, error) {
 }
 
 func (h *pdHandler) AllocMW(typ uint32) (server.MWHandler, error) {
-	if err := h.c.sd.fails(lab.AllocMW); err != nil {
+	if err := h.c.sd.fails(fault.AllocMW); err != nil {
 		return nil, err
 	}
 	mw, err := h.pd.AllocMW(rdma.MWType(typ))
@@ -192,7 +192,7 @@ func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 func (h *pdHandler) CreateSRQ(
 	req *abi.CreateSRQRequest, rings *ring.DaemonSRQ,
 ) (server.SRQHandler, error) {
-	if err := h.c.sd.fails(lab.CreateSRQ); err != nil {
+	if err := h.c.sd.fails(fault.CreateSRQ); err != nil {
 		return nil, err
 	}
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/fault"
 )
 
 // An outlet is a port of the switch that leads out, from addPort to its close.
@@ -268,7 +270,7 @@ func (d *Daemon) findDuplicates(dev *device) {
 	}
 	dev.station.FindDuplicates(func(addr netip.Addr, holder frame.MAC) {
 		d.log.Warn("an address of a device is somebody else's, too: give one of them another",
-			"device", dev.spec.Name, "addr", addr, "other", net.HardwareAddr(holder[:]))
+			"device", dev.spec.Name, "addr", addr, "other", holder.String())
 	})
 }
 
@@ -415,18 +417,42 @@ func (d *Daemon) fault(verb uint32, value string) error {
 		if err != nil {
 			return fmt.Errorf("seed %q: want a number", head)
 		}
-		all, err := lab.ParseFaults(lines)
+		all, err := fault.Parse(lines)
 		if err != nil {
 			return err
 		}
-		for _, f := range all {
-			if d.device(f.Device) == nil {
-				return fmt.Errorf("there is no device %s", f.Device)
-			}
-		}
-		return d.faults.Begin(seed, all)
+		return d.faults.Begin(seed, all, d.faulty)
 	}
 	return fmt.Errorf("verb %d is none of faults", verb)
+}
+
+// hush has the programs that use a device told of no events of it, or of those that have come
+// since: of completions, connections and the device itself.
+func (d *Daemon) hush(dev *device, on bool) {
+	dev.quiet.Store(on)
+	for _, s := range d.sessionList() {
+		for _, sd := range s.devs {
+			if sd.dev == dev {
+				sd.hush(on)
+			}
+		}
+	}
+}
+
+// faulty is a device for faults; nil: there is none of that name.
+func (d *Daemon) faulty(name string) *fault.Target {
+	dev := d.device(name)
+	if dev == nil {
+		return nil
+	}
+	return &fault.Target{Device: dev.vnic, Quiet: func(on bool) { d.hush(dev, on) }, Gone: func() {
+		err := d.Reconfigure(context.Background(), true, nil, func(c *Config) error {
+			return c.edit(abi.ControlDel, "device", name)
+		})
+		if err != nil {
+			d.log.Warn("a device that was to go has not", "device", name, "err", err)
+		}
+	}}
 }
 
 // underName is what stands behind the name of a device, of a port, or of a queue pair, which is
@@ -447,6 +473,7 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 		}
 	}
 	var match detour.Match
+	var over func() bool
 	if dev == nil {
 		at := strings.LastIndexByte(name, '/')
 		n, err := strconv.ParseUint(name[at+1:], 0, 24)
@@ -455,8 +482,14 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 				"DEVICE/QPN", name)
 		}
 		dev = d.device(name[:at])
-		if match, err = dev.packetsOf(uint32(n)); err != nil {
+		qp := dev
+		packets, err := qp.packetsOf(uint32(n))
+		if err != nil {
 			return lab.Target{}, err
+		}
+		match, over = packets.match(), func() bool {
+			now, err := qp.packetsOf(uint32(n))
+			return err != nil || now != packets
 		}
 	} else if slices.ContainsFunc(d.deviceList(), func(o *device) bool {
 		return o != dev && o.station == dev.station
@@ -476,7 +509,7 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 			return func() { host.Impair(nil, nil); stop() }, nil
 		}}, nil
 	}
-	return lab.Target{Name: name, Open: func(out, in *detour.Road) (func(), error) {
+	return lab.Target{Name: name, Over: over, Open: func(out, in *detour.Road) (func(), error) {
 		// What the device sends goes into the switch.
 		f, err := detour.NewFrames(d.sw, d.sw.PortOf(dev.mac), out, in, match)
 		if err != nil {
@@ -487,35 +520,49 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 	}}, nil
 }
 
-// packetsOf matches the packets of a queue pair that is connected (docs/decisions.md#B1).
-func (d *device) packetsOf(qpn uint32) (detour.Match, error) {
+// qpPackets are those of a queue pair's connection.
+type qpPackets struct {
+	protocol      uint8 // UDP: of RoCE
+	local, remote netip.AddrPort
+	own, dest     uint32 // numbers of queue pairs, of RoCE
+}
+
+func (p qpPackets) match() detour.Match {
+	if p.protocol == frame.ProtoUDP {
+		return lab.Connection(p.local.Addr(), p.remote.Addr(), p.own, p.dest)
+	}
+	return lab.Stream(p.protocol, p.local, p.remote)
+}
+
+// packetsOf are those of a queue pair that is connected (docs/decisions.md#B1).
+func (d *device) packetsOf(qpn uint32) (p qpPackets, err error) {
 	for i := range d.vnic.EachQP(nil) {
 		if i.QPN != qpn {
 			continue
 		}
-		local, remote := i.Local, i.Remote
+		p = qpPackets{protocol: frame.ProtoTCP, local: i.Local, remote: i.Remote}
 		connected := i.Attr != nil && i.Type != rdma.UD && i.Attr.PathMTU != 0
 		if connected {
 			own, err := d.vnic.GID(int(i.Attr.Path.GIDIndex))
 			if err != nil {
-				return nil, err
+				return p, err
 			}
-			local = netip.AddrPortFrom(own.GID.Addr(), 0)
-			remote = netip.AddrPortFrom(i.Attr.Path.GID.Addr(), 0)
+			p = qpPackets{frame.ProtoUDP, netip.AddrPortFrom(own.GID.Addr(), 0),
+				netip.AddrPortFrom(i.Attr.Path.GID.Addr(), 0), qpn, i.Attr.DestQPN}
+		} else if strings.HasPrefix(i.Transport, "sctp") {
+			p.protocol = frame.ProtoSCTP
 		}
 		switch {
 		case !connected && i.Transport == "":
-			return nil, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
+			return p, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
 				"is known then", qpn, d.spec.Name)
-		case slices.ContainsFunc(d.addrs, func(p netip.Prefix) bool { return p.Addr() == remote.Addr() }):
-			return nil, fmt.Errorf("queue pair %d of device %s and its peer are of one device: they copy, "+
+		case slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool {
+			return a.Addr() == p.remote.Addr()
+		}):
+			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device: they copy, "+
 				"and send no packets", qpn, d.spec.Name)
-		case connected:
-			return lab.Connection(local.Addr(), remote.Addr(), qpn, i.Attr.DestQPN), nil
-		case strings.HasPrefix(i.Transport, "sctp"):
-			return lab.Stream(frame.ProtoSCTP, local, remote), nil
 		}
-		return lab.Stream(frame.ProtoTCP, local, remote), nil
+		return p, nil
 	}
-	return nil, fmt.Errorf("device %s has no queue pair %d", d.spec.Name, qpn)
+	return p, fmt.Errorf("device %s has no queue pair %d", d.spec.Name, qpn)
 }

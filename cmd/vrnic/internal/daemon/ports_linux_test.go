@@ -162,6 +162,7 @@ func TestAddedDuplicate(t *testing.T) {
 		c.Devices = c.Devices[:1]
 		c.Devices[0].Name = "far"
 		c.Devices[0].Addrs = []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}
+		c.Devices[0].MAC = [6]byte{2, 9, 0x11, 0x81, 0x3a, 0x37}
 	})
 	mustChange(t, has, shm.Add, "port", "unix-listen:"+dir+"/p")
 	log := new(eventLog)
@@ -174,9 +175,9 @@ func TestAddedDuplicate(t *testing.T) {
 	}
 	mustChange(t, wants, shm.Add, "device", "near,addr=10.77.0.9/24")
 	if !daemontest.Eventually(func() bool {
-		return log.count("device=near addr=10.77.0.9") > 0
+		return log.count("device=near addr=10.77.0.9 other=02:09:11:81:3a:37\n") > 0
 	}) {
-		t.Errorf("the log does not say that somebody has the address")
+		t.Errorf("the log does not say that somebody has the address, and who:\n%s", log.text())
 	}
 }
 
@@ -192,8 +193,10 @@ func (l *eventLog) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-func (l *eventLog) count(text string) int {
+func (l *eventLog) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
+	return l.b.String()
 }
+
+func (l *eventLog) count(text string) int { return strings.Count(l.text(), text) }

@@ -3,12 +3,14 @@ package daemon
 import (
 	"syscall"
 
-	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/fault"
 )
 
 // A qpHandler is a QP of a client.
@@ -21,10 +23,11 @@ type qpHandler struct {
 	slabs  []*vnic.MR
 	roce   bool
 	slab   *recvSlab // or nil
+	direct *direct.End
 }
 
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
-	if err := h.c.sd.fails(lab.CreateQP); err != nil {
+	if err := h.c.sd.fails(fault.CreateQP); err != nil {
 		return nil, err
 	}
 	send, ok1 := p.SendCQ.(*cqHandler)
@@ -33,6 +36,8 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 		return nil, syscall.EINVAL
 	}
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
+	q.direct = &direct.End{Program: q.sd.s.shm, Rings: p.Rings, SendCQ: send.sink.ring,
+		RecvCQ: recv.sink.ring, Log: q.sd.s.log}
 	if p.Type != abi.TypeRC && !q.roce {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -56,6 +61,8 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 		},
 		SendQueue:  sq,
 		OnState:    q.onState,
+		OnParted:   q.direct.Shut,
+		OnCount:    q.direct.Count,
 		Linger:     q,
 		EndInError: p.EndInError,
 	}
@@ -81,6 +88,10 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 		recv.sink.slabs.set(q.qp.Num(), slab)
 	}
 	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
+	if p.Type == abi.TypeRC && p.SRQ == nil && !q.roce {
+		q.sd.dev.direct.Add(q.direct, q.qp)
+		q.sd.keep(q.direct)
+	}
 	return q, nil
 }
 
@@ -99,14 +110,24 @@ func (h *qpHandler) source() asyncSource { return asyncSource{abi.ObjQP, h.qp.Nu
 func (h *qpHandler) onState(s rdma.QPState) {
 	if s == rdma.QPRTS {
 		h.rings.SetError(0) // of the connection before
+	} else {
+		h.direct.Shut()
 	}
 	h.rings.SetState(qpState(s))
+}
+
+// Direct implements server.QPHandler.
+func (h *qpHandler) Direct(alloc func(int) (*osmem.Region, int, func(), error)) (
+	fd int, second bool, err error,
+) {
+	return h.direct.Pair(alloc)
 }
 
 func (h *qpHandler) Num() uint32 { return h.qp.Num() }
 
 // Bell: the RNIC runs the QP here for a bounded while and goes on elsewhere if more is left.
 func (h *qpHandler) Bell(waiting func() bool) (more bool) {
+	h.direct.Notified()
 	h.qp.RingBeside(waiting)
 	return false
 }
@@ -160,6 +181,8 @@ func (h *qpHandler) Close() error {
 	if err := h.qp.Close(); err != nil {
 		return errno(err)
 	}
+	h.direct.Remove()
+	h.sd.drop(h.direct)
 	h.recvCQ.sink.slabs.set(h.qp.Num(), nil)
 	h.sd.unwatch(h.source())
 	return errno(h.closeSlabs())

@@ -141,7 +141,9 @@ func TestRoCEClientKilled(t *testing.T) {
 		"unix-connect:"+link))
 	dev := daemontest.Open(t, ours.Dial(), "rocep0")
 	watch := theirs.Dial()
-	for range 2 { // what is made once is made in the first round
+	// What is made once is made in the first round, the link too: the daemon that listens may take it
+	// only when the other's first frames wait there.
+	for round := range 2 {
 		x, managed := daemontest.NewEnd(t, dev, 1<<20), daemontest.NewEnd(t, dev, 4096)
 		before, used := held(t, watch), daemontest.Usage()
 		l, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0)
@@ -182,6 +184,8 @@ func TestRoCEClientKilled(t *testing.T) {
 			t.Errorf("the daemon has %s\nhad %s", now, before)
 		}
 		l.Close()
-		used.WantBack(t, "after the client was killed")
+		if round > 0 {
+			used.WantBack(t, "after the client was killed")
+		}
 	}
 }

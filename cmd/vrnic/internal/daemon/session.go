@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
@@ -53,7 +54,9 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	defer d.mu.Unlock()
 	for _, dev := range d.devices {
 		if h.sees(dev) {
-			h.devs = append(h.devs, &sessionDevice{s: h, number: uint32(len(h.devs)), dev: dev})
+			sd := &sessionDevice{s: h, number: uint32(len(h.devs)), dev: dev}
+			sd.held.hush(dev.quiet.Load())
+			h.devs = append(h.devs, sd)
 		}
 	}
 	d.sessions[h] = struct{}{}
@@ -149,6 +152,7 @@ func (s *session) Close(cause error) {
 	}
 	for _, sd := range s.devs {
 		sd.wait()
+		sd.leaveDirect()
 	}
 	s.d.mu.Lock()
 	delete(s.d.sessions, s)
@@ -171,8 +175,64 @@ type sessionDevice struct {
 	// taken under the RNIC's locks: nothing of it is called with it held
 	asyncMu sync.Mutex
 	async   map[asyncSource]asyncQueue // +checklocks:asyncMu
+	// direct are QPs that may have a direct path; the control goroutine's.
+	direct map[*direct.End]struct{}
 	// opened are where contexts hear of what is about the device.
 	opened map[*server.AsyncQueue]struct{} // +checklocks:asyncMu
+
+	held held
+}
+
+// held are connection events that wait for the end of a quiet time.
+type held struct {
+	mu    sync.Mutex
+	quiet bool     // +checklocks:mu
+	tell  []func() // +checklocks:mu
+}
+
+// maxHeld bounds them; what comes behind is lost.
+const maxHeld = 4096
+
+// do tells, or has that wait.
+func (h *held) do(tell func()) {
+	h.mu.Lock()
+	if !h.quiet {
+		h.mu.Unlock()
+		tell()
+		return
+	}
+	if len(h.tell) < maxHeld {
+		h.tell = append(h.tell, tell)
+	}
+	h.mu.Unlock()
+}
+
+// hush begins a quiet time, or ends it and tells of what has come.
+func (h *held) hush(on bool) {
+	for {
+		h.mu.Lock()
+		tell := h.tell
+		if on || len(tell) == 0 {
+			h.quiet = on
+			h.mu.Unlock()
+			return
+		}
+		h.tell = nil // what comes meanwhile is behind it
+		h.mu.Unlock()
+		for _, f := range tell {
+			f()
+		}
+	}
+}
+
+// hush has the session's program told of no events of the device, or of those that have come since.
+func (sd *sessionDevice) hush(on bool) {
+	sd.asyncMu.Lock()
+	for q := range sd.opened {
+		q.Quiet(on)
+	}
+	sd.asyncMu.Unlock()
+	sd.held.hush(on)
 }
 
 // An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a
@@ -267,6 +327,23 @@ func (sd *sessionDevice) wait() {
 	}
 }
 
+// keep and drop say which QPs may have a direct path: when the session ends none of them is closed.
+func (sd *sessionDevice) keep(e *direct.End) {
+	if sd.direct == nil {
+		sd.direct = make(map[*direct.End]struct{})
+	}
+	sd.direct[e] = struct{}{}
+}
+
+func (sd *sessionDevice) drop(e *direct.End) { delete(sd.direct, e) }
+
+// leaveDirect is for when the session has ended.
+func (sd *sessionDevice) leaveDirect() {
+	for e := range sd.direct {
+		e.Remove()
+	}
+}
+
 // watch says where events of an object go, unwatch that nobody wants them any more.
 func (sd *sessionDevice) watch(src asyncSource, q asyncQueue) {
 	sd.asyncMu.Lock()
@@ -291,6 +368,9 @@ func (sd *sessionDevice) openEvents(q *server.AsyncQueue) {
 		sd.opened = make(map[*server.AsyncQueue]struct{})
 	}
 	sd.opened[q] = struct{}{}
+	if sd.dev.quiet.Load() {
+		q.Quiet(true)
+	}
 }
 
 func (sd *sessionDevice) closeEvents(q *server.AsyncQueue) {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -25,6 +26,7 @@ type (
 		Kind string `json:"kind"`
 		Dev  string `json:"dev"`
 		*vnic.Counters
+		*direct.Counts
 		*tcpStat
 		*sctpStat
 		*roceStat
@@ -75,6 +77,7 @@ type (
 		QPN  uint32 `json:"qpn"`
 		PID  int    `json:"pid"`
 		vnic.Counters
+		direct.Counts
 		SRQTaken uint64 `json:"srq_taken"` // receives that came from an SRQ
 		SRQHeld  int    `json:"srq_held"`  // of them, not polled yet
 	}
@@ -116,7 +119,8 @@ func (s *session) Stat(all bool) iter.Seq[any] {
 		}
 	}, s.eachDevice(all, func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 		return both(as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
-			return qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld}
+			return qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters,
+				dev.direct.CountsOf(i.QPN), i.SRQTaken, i.SRQHeld}
 		}), as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
 			return srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
 				i.Limits}
@@ -126,7 +130,8 @@ func (s *session) Stat(all bool) iter.Seq[any] {
 
 // stat is the row of d with the totals of all its users, of i and the station.
 func (d *device) stat(i *vnic.DevInfo) DevStat {
-	row := DevStat{Kind: "dev", Dev: d.spec.Name, Counters: &i.Counters}
+	directly := d.direct.Counts()
+	row := DevStat{Kind: "dev", Dev: d.spec.Name, Counters: &i.Counters, Counts: &directly}
 	if d.roce() {
 		row.roceStat = newRoCEStat(i)
 	} else {

@@ -56,10 +56,11 @@ func (o *Order) Check() error {
 }
 
 // A Target is what stands behind a name: Open has its packets go over out and in, either of which
-// may be nil, until closed is called.
+// may be nil, until closed is called. Over, unless it is nil, reports whether the target is gone.
 type Target struct {
 	Name string
 	Open func(out, in *detour.Road) (closed func(), err error)
+	Over func() bool
 }
 
 // Impairments are those of a daemon; the zero value has none.
@@ -75,6 +76,7 @@ type impairment struct {
 	begun   time.Time
 	out, in *detour.Road
 	closed  func()
+	over    func() bool // nil: somebody says so
 }
 
 // maxImpairments bounds those of a daemon.
@@ -82,7 +84,8 @@ const maxImpairments = 64
 
 // Begin has o done to t, in place of what was done to it.
 func (s *Impairments) Begin(o *Order, t Target) error {
-	i := &impairment{Order: *o, begun: time.Now()}
+	s.endOver()
+	i := &impairment{Order: *o, begun: time.Now(), over: t.Over}
 	var err error
 	if i.plan, err = impair.ParsePlan(o.Words, o.Seed); err != nil {
 		return err
@@ -145,6 +148,11 @@ func (s *Impairments) Gone(name string) {
 	})
 }
 
+// endOver ends those whose targets are no more.
+func (s *Impairments) endOver() {
+	s.endThose(func(i *impairment) bool { return i.over != nil && i.over() })
+}
+
 func (s *Impairments) endThose(which func(*impairment) bool) (any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,6 +194,7 @@ type row struct {
 
 // Rows are all of them.
 func (s *Impairments) Rows() iter.Seq[any] {
+	s.endOver()
 	s.mu.Lock()
 	list := slices.Clone(s.list)
 	s.mu.Unlock()

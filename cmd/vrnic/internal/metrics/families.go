@@ -106,6 +106,8 @@ var (
 		"device")
 	solicited = counter("solicited_receives", "Receives for which the peer asked for an event.",
 		"device")
+	directly = counter("direct_messages", "Sends and receives that two programs of one user "+
+		"exchanged by themselves, among the messages.", "device", "direction")
 	errorsSeen = counter("completion_errors", "Completions with an error, flushes not counted.",
 		"device")
 	terminates = counter("terminates", "Connections ended by a Terminate message.", "device",
@@ -170,6 +172,8 @@ var counters = map[string]series{
 	"empty_writes":    of(empties, "write"),
 	"tiny":            of(tiny),
 	"solicited":       of(solicited),
+	"direct_sends":    of(directly, "out"),
+	"direct_receives": of(directly, "in"),
 	"errors":          of(errorsSeen),
 	"terminates_out":  of(terminates, "out"),
 	"terminates_in":   of(terminates, "in"),

@@ -3,7 +3,10 @@ package metrics_test
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -67,6 +71,30 @@ func TestLint(t *testing.T) {
 	problems, err := testutil.CollectAndLint(metrics.NewCollector(start(t).Metrics))
 	if err != nil || len(problems) != 0 {
 		t.Errorf("%v, %v", err, problems)
+	}
+}
+
+// And what it says itself of what a daemon answers.
+func TestPromtool(t *testing.T) {
+	if err := needtest.Missing("promtool"); err != nil {
+		needtest.Lacking(t, "promtool", err)
+	}
+	path := filepath.Join(t.TempDir(), "metrics")
+	serve(t, path, start(t).Metrics)
+	status, _, body := get(t, path)
+	if status != http.StatusOK || !strings.Contains(body, "vrnic_request_duration_seconds_bucket") {
+		t.Fatalf("status %d, and no latencies in:\n%s", status, body)
+	}
+	for _, c := range []struct {
+		text string
+		ok   bool
+	}{{body, true}, {body + "# TYPE bad_counter counter\nbad_counter 1\n", false}} {
+		cmd := exec.Command("promtool", "check", "metrics")
+		cmd.Stdin = strings.NewReader(c.text)
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.ok || c.ok && len(out) != 0 {
+			t.Errorf("promtool: %v; fine: %t\n%s", err, c.ok, out)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -17,16 +18,21 @@ type disk struct {
 	have Tree // as last written; nil: not known
 }
 
-// Write makes dir, which is made if it is not there, hold t and nothing else. nodes says whether
-// the device files are such: only root can make them.
-func Write(dir string, t Tree) (nodes bool, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// A Writer makes a directory hold a Tree, and another one in its place.
+type Writer struct{ disk disk }
+
+// NewWriter makes dir, unless it is there.
+func NewWriter(dir string) (*Writer, error) {
+	return &Writer{disk{dir: dir}}, os.MkdirAll(dir, 0o755)
+}
+
+// Write makes the directory hold t and nothing else; only what has changed is written. nodes says
+// whether the device files are such: only root can make them.
+func (w *Writer) Write(t Tree) (nodes bool, err error) {
+	if err := w.disk.sync(t); err != nil {
 		return false, err
 	}
-	if err := (&disk{dir: dir}).sync(t); err != nil {
-		return false, err
-	}
-	st, err := os.Lstat(filepath.Join(dir, devDir, "rdma_cm"))
+	st, err := os.Lstat(w.disk.path(path.Join(devDir, "rdma_cm")))
 	return err == nil && st.Mode()&fs.ModeCharDevice != 0, err
 }
 

@@ -95,6 +95,8 @@ func (t *Tracer) ofPacket(way int, h *packet.Header) *uint64 {
 		}
 	case way == 1 || h.Opcode.IsResponse():
 		return nil
+	case h.PSN == packet.PSN(t.peer.first) && !t.requests.waits():
+		t.psns = psns{} // the first of another connection: nothing is left that could come again
 	case t.psns.began && h.PSN.Sub(t.psns.newest) <= 0: // again
 		return t.psns.find(h.PSN)
 	}

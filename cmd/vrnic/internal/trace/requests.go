@@ -90,6 +90,11 @@ func (r *requests) forget() {
 	}
 }
 
+// waits says whether a message has gone out, or may have, whose request has not completed.
+func (r *requests) waits() bool {
+	return slices.ContainsFunc(r.list[r.done:], func(q request) bool { return q.sent || q.unsure })
+}
+
 // begin is the number of the request of which a message of kind k begins; nil: nobody knows.
 func (r *requests) begin(k kind) *uint64 {
 	for i := range r.list {

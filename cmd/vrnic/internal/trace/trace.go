@@ -57,7 +57,12 @@ type Tracer struct {
 	highest [2]uint32         // TSN of SCTP
 	tsns    [2]bool           // there was one
 	psns    psns
+	peer    roceConn
 }
+
+// A roceConn is what tells connections of a queue pair of RoCE apart: the peer's queue pair, and
+// the number of the first packet.
+type roceConn struct{ dest, first uint32 }
 
 // New is a Tracer of queue pair num of dev, whose lines go to emit.
 func New(dev string, num uint32, table *capture.Table, emit func(*Line) error) *Tracer {
@@ -162,8 +167,16 @@ func (t *Tracer) roce(p *capture.Parsed) error {
 	return nil
 }
 
-// connected looks whether q has another connection now, of iWARP on a network.
+// connected looks whether q has another connection now, of RoCE, or of iWARP on a network.
 func (t *Tracer) connected(q *capture.QP) {
+	if q.Dest != nil && q.SQPSN != nil {
+		if peer := (roceConn{*q.Dest, *q.SQPSN}); peer != t.peer {
+			if t.peer = peer; t.psns.began { // which packets of it have gone out is not known
+				t.forget()
+			}
+			t.psns = psns{}
+		}
+	}
 	flow := [2]netip.AddrPort{q.Local, q.Remote}
 	if !q.Local.IsValid() || strings.HasPrefix(q.Transport, "loop") || flow == t.flow {
 		return

@@ -1,0 +1,311 @@
+// Package direct says which queue pairs of a device exchange messages without the daemon, and keeps
+// the memory that two of them have in common: docs/direct.md. What is in that memory is
+// shm/ring's.
+package direct
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A Directory are the QPs of a device that can have a direct path, by number. Its lock guards which
+// of them share a pair; with it held, those of QPs, CQs and rings are taken, and nobody takes it
+// with one of those held.
+type Directory struct {
+	// Off has none have a direct path.
+	Off bool
+
+	count counts
+
+	mu   sync.Mutex
+	ends map[uint32]*End // +checklocks:mu
+}
+
+// counts are of messages, among the Sends and Receives of the RNIC.
+type counts struct{ sends, receives atomic.Uint64 }
+
+// Counts are how many Sends and Receives have gone without the daemon.
+type Counts struct {
+	Sends    uint64 `json:"direct_sends"`
+	Receives uint64 `json:"direct_receives"`
+}
+
+func (c *counts) now() Counts { return Counts{c.sends.Load(), c.receives.Load()} }
+
+// Counts are those of the device, as of when its QPs were last counted.
+func (d *Directory) Counts() Counts { return d.count.now() }
+
+// CountsOf are those of QP num.
+func (d *Directory) CountsOf(num uint32) Counts {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.ends[num]; e != nil {
+		return e.count.now()
+	}
+	return Counts{}
+}
+
+// An End is a QP, as far as it is concerned.
+type End struct {
+	Program        *server.Session
+	Rings          *ring.DaemonQP
+	SendCQ, RecvCQ *ring.CQProducer
+	Log            *slog.Logger
+
+	qp   *vnic.QP
+	dir  *Directory
+	pair atomic.Pointer[pair] // or nil; changed with dir.mu held
+	// before is the pair of the connection before, or nil: the program may not have polled all that
+	// came by it. dir.mu guards it.
+	before *pair
+	count  counts
+}
+
+// A pair is what two QPs share. All but ring and over is guarded by the directory's lock.
+type pair struct {
+	ring  *ring.Pair
+	fd    int // -1: both programs have it
+	free  func()
+	ends  [2]*End
+	has   [2]bool // whose programs have it
+	users int     // of ends, that keep it
+	over  atomic.Bool
+}
+
+// side is which of the two e is.
+func (p *pair) side(e *End) int {
+	if p.ends[1] == e {
+		return 1
+	}
+	return 0
+}
+
+// isWhole reports whether both programs have it.
+func (p *pair) isWhole() bool { return p.has[0] && p.has[1] }
+
+func (p *pair) closeFD() {
+	if p.fd >= 0 {
+		osmem.CloseFD(p.fd)
+		p.fd = -1
+	}
+}
+
+// Add has e, which is qp, be found.
+func (d *Directory) Add(e *End, qp *vnic.QP) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ends == nil {
+		d.ends = make(map[uint32]*End)
+	}
+	e.dir, e.qp = d, qp
+	d.ends[qp.Num()] = e
+}
+
+// Remove forgets e, and its pair. Its QP is closed, or nobody runs it any more.
+func (e *End) Remove() {
+	if e.dir == nil {
+		return // it was never added
+	}
+	e.dir.mu.Lock()
+	defer e.dir.mu.Unlock()
+	if e.dir.ends[e.qp.Num()] == e {
+		delete(e.dir.ends, e.qp.Num())
+	}
+	e.dir.nextLocked(e, nil)
+	e.dir.nextLocked(e, nil)
+}
+
+// nextLocked has e have pair p, or none, and keep the one before; that before it is let go.
+//
+// +checklocks:d.mu
+func (d *Directory) nextLocked(e *End, p *pair) {
+	was, gone := e.pair.Load(), e.before
+	if was != nil {
+		was.over.Store(true)
+		was.ring.Shut()
+		e.Count()
+	}
+	e.pair.Store(p)
+	e.before = was
+	if gone == nil {
+		return
+	}
+	if gone.users--; gone.users == 0 {
+		gone.ring.End()
+		gone.closeFD()
+		gone.free()
+	}
+}
+
+// mayMoveOn reports whether e's program has left the pair before the last one: it asks for one, and
+// takes it, when it has polled all that came by the one that it had.
+func (e *End) mayMoveOn() bool {
+	p := e.pair.Load()
+	return e.before == nil || p.has[p.side(e)]
+}
+
+// Shut takes both directions of e's pair, if it has one, from the programs for good. Any goroutine
+// may call it, with the QP's locks held.
+func (e *End) Shut() {
+	if p := e.pair.Load(); p != nil {
+		p.over.Store(true)
+		p.ring.Shut()
+	}
+}
+
+// Notified raises the events that e's program has asked for.
+func (e *End) Notified() {
+	if p := e.pair.Load(); p != nil {
+		p.ring.Dirs[p.side(e)].Notified()
+	}
+}
+
+// Count tells e's QP, and its peer's, what they have exchanged. Any lock may be held but that of a
+// pair.
+func (e *End) Count() {
+	if p := e.pair.Load(); p != nil {
+		p.ring.Dirs[0].Count()
+		p.ring.Dirs[1].Count()
+	}
+}
+
+// Pair gives a descriptor of the memory that e and its peer share, and says whether e is the second
+// of the two; EAGAIN: there is none now. alloc makes such memory, and what gives it back.
+func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
+	fd int, second bool, err error,
+) {
+	d := e.dir
+	if d == nil {
+		return -1, false, syscall.EAGAIN
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	peer, _ := d.peerLocked(e)
+	if peer == nil {
+		return -1, false, syscall.EAGAIN
+	}
+	p := e.pair.Load()
+	if p == nil || p.over.Load() || p.ends[1-p.side(e)] != peer {
+		if !e.mayMoveOn() || !peer.mayMoveOn() {
+			return -1, false, syscall.EAGAIN
+		}
+		if p, err = newPair(e, peer, alloc); err != nil {
+			return -1, false, err
+		}
+		d.nextLocked(e, p)
+		d.nextLocked(peer, p)
+		p.ring.Attach()
+	}
+	i := p.side(e)
+	if p.has[i] {
+		return -1, false, syscall.EAGAIN
+	}
+	if fd, err = osmem.DupFD(p.fd); err != nil {
+		return -1, false, err
+	}
+	if p.has[i] = true; p.isWhole() {
+		p.closeFD()
+		p.ring.Dirs[0].Open()
+		p.ring.Dirs[1].Open()
+	}
+	// Who ends the connection, or has it go on otherwise, has found the pair, or is found here.
+	if now, _ := d.peerLocked(e); now != peer {
+		e.Shut()
+	}
+	return fd, i == 1, nil
+}
+
+// peerLocked is the QP that e can have a direct path to; nil, and why it can have none.
+//
+// +checklocks:d.mu
+func (d *Directory) peerLocked(e *End) (*End, string) {
+	near := e.qp.Near()
+	if near == nil {
+		return nil, "its requests are looked at, or memory has been used that is not shared"
+	}
+	peer := d.ends[near.Num()]
+	switch {
+	case d.ends[e.qp.Num()] != e:
+		return nil, "the queue pair is closing"
+	case peer == nil || peer.qp != near:
+		return nil, "the peer receives from an SRQ"
+	case !e.Program.HasDirect():
+		return nil, "the program's library has no direct path"
+	case !peer.Program.HasDirect():
+		return nil, "the peer's library has no direct path"
+	case !e.Program.MayShare(peer.Program):
+		return nil, "the peer is of another user, container or label, or has not asked yet"
+	case !e.qp.Covered() || !peer.qp.Covered():
+		return nil, "a CQ is smaller than what its queues can complete"
+	}
+	return peer, ""
+}
+
+// Path says how the messages of QP num, which is connected to another of the device, go: "direct",
+// or "daemon" and why.
+func (d *Directory) Path(num uint32) (path, why string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.ends[num]
+	switch {
+	case d.Off:
+		return "daemon", "off"
+	case e == nil:
+		return "daemon", "it receives from an SRQ"
+	}
+	if _, why := d.peerLocked(e); why != "" {
+		return "daemon", why
+	}
+	p := e.pair.Load()
+	switch {
+	case p == nil || p.over.Load():
+		return "daemon", "nobody has asked yet"
+	case !p.has[p.side(e)]:
+		return "daemon", "the program has not asked yet"
+	case !p.isWhole():
+		return "daemon", "the peer has not asked yet"
+	}
+	return "direct", ""
+}
+
+func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*pair, error) {
+	p := &pair{ends: [2]*End{a, b}, users: 2}
+	ends := [2]ring.PairEnd{a.pairEnd(), b.pairEnd()}
+	mem, fd, free, err := alloc(ring.PairMemSize(&ends))
+	if err != nil {
+		return nil, err
+	}
+	p.ring, p.fd, p.free = ring.NewPair(mem.Mem, &ends), fd, free
+	return p, nil
+}
+
+func (e *End) pairEnd() ring.PairEnd {
+	return ring.PairEnd{
+		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Gone: e.Program.Gone, Wake: e.qp.Ring,
+		Sent: e.sent, Received: e.received,
+		Bad: func(err error) {
+			e.Log.Warn("a pair makes no sense", "qp", e.qp.Num(), "err", err)
+			go func() { _ = e.qp.ModifyState(rdma.QPError) }() // it may have ended meanwhile
+		},
+	}
+}
+
+func (e *End) sent(t ring.Traffic) {
+	e.qp.SentDirectly(t.Messages, t.Octets)
+	e.count.sends.Add(t.Messages)
+	e.dir.count.sends.Add(t.Messages)
+}
+
+func (e *End) received(t ring.Traffic) {
+	e.qp.ReceivedDirectly(t.Messages, t.Octets, t.Solicited)
+	e.count.receives.Add(t.Messages)
+	e.dir.count.receives.Add(t.Messages)
+}
