@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/proctest"
-	"github.com/vrnic/vrnic/integration/rawpeer"
 	"github.com/vrnic/vrnic/internal/netlab"
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/shm/abi"
 )
 

@@ -4,7 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/integration/rawhost"
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -43,7 +44,7 @@ func rawBadPath(t *testing.T, r *rig) {
 	for ; lost < 40; lost++ {
 		var n atomic.Int32
 		nth := lost + 1
-		r.host.SetFilter(func(f rawpeer.Frame) [][]byte {
+		r.host.SetFilter(func(f rawhost.Frame) [][]byte {
 			if n.Add(1) == nth {
 				return nil
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/rdma"
 )
 

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/integration/rawhost"
+	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -196,43 +198,17 @@ func rawUnfinished(t *testing.T, r *rig) {
 // nothing is sent any more but the FIN. RDMAP-035, 075, 076, 078, 079, 080, 126; SEC-029.
 func TestRawTerminated(t *testing.T) {
 	r := newRig(t)
-	about := rawpeer.Write(0x00bad0ff, 0x4000, octets(32, 0))
-	swapped := rawpeer.Terminate(1, 2, 0x02, bare, seg{})
-	swapped.Body = append([]byte{0x21, 0x02, 0x03, 0x00, 0x00, 0x20},
-		rawpeer.Send(1, 0, nil).ULPDU()...)
-	noise := func(s seg) seg { s.Body[2] |= 0x1f; s.Body[3] = 0xff; return s }
-	for _, tt := range []struct {
-		name               string
-		send               []seg
-		layer, etype, code byte
-	}{
-		{"bare", []seg{rawpeer.Terminate(0, 0, 0xff, bare, seg{})}, 0, 0, 0xff},
-		{"with the DDP header", []seg{rawpeer.Terminate(1, 1, 0x00, ddp, about)}, 1, 1, 0x00},
-		{"with an untagged header", []seg{rawpeer.Terminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, nil))}, 1,
-			2, 0x02},
-		{"with a Read Request", []seg{rawpeer.Terminate(0, 1, 0x00, ddpRead,
-			rawpeer.ReadRequest(1, rawpeer.Read{}))}, 0, 1, 0x00},
-		{"reserved bits", []seg{noise(rawpeer.Terminate(1, 1, 0x01, ddp, about))}, 1, 1, 0x01},
-		{"siw's octets", []seg{swapped}, 1, 2, 0x02},
-		{"of the LLP", []seg{rawpeer.Terminate(2, 0, 0x02, bare, seg{})}, 2, 0, 0x02},
-		{"in three segments", rawpeer.Terminate(1, 1, 0x01, ddp, about).Split(9), 1, 1, 0x01},
-		{"within a Send", []seg{rawpeer.Send(1, 0, octets(5, 1)).More(), rawpeer.Terminate(1, 1, 0x01,
-			ddp, about)}, 1, 1, 0x01},
-		{"within a Write", []seg{rawpeer.Write(0, 0, nil).More(), rawpeer.Terminate(1, 1, 0x01, ddp,
-			about)}, 1, 1, 0x01},
-		{"and then more", []seg{rawpeer.Terminate(1, 1, 0x01, ddp, about),
-			rawpeer.Send(1, 0, octets(5, 1)), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
-	} {
-		r.each(t, tt.name, func(t *testing.T, r *rig) {
+	for _, tt := range torture.Terminates() {
+		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.ready()
-			v.run(p, rawpeer.PutTogether(tt.send...), rawpeer.WantFIN())
+			v.run(p, rawpeer.PutTogether(tt.Send...), rawpeer.WantFIN())
 			p.Close()
-			if tt.name == "within a Send" {
+			if tt.Name == "within a Send" {
 				v.expect(atRecv, octets(5, 1))
 			}
-			v.over(rdma.WCFlush, v.terminatedEvent(tt.layer, tt.etype, tt.code), true, tt.layer,
-				tt.etype, tt.code)
+			v.over(rdma.WCFlush, v.terminatedEvent(tt.Layer, tt.Type, tt.Code), true, tt.Layer,
+				tt.Type, tt.Code)
 			v.unharmed()
 			v.close()
 		})
@@ -281,96 +257,33 @@ func fatalAnd(v *victim, pairs ...any) rdma.AsyncEventType {
 
 // Terminates that are none. RDMAP-023, 077.
 func TestRawBadTerminates(t *testing.T) {
-	good := rawpeer.Terminate(0, 0, 0xff, bare, seg{})
-	runLies(t, []lie{
-		{name: "QN 0", bad: one(func(*victim) seg { return good.QueueNumber(0) }), layer: 0, etype: 2,
-			code: 0x06, copies: ddp, event: fatal},
-		{name: "QN 1", bad: one(func(*victim) seg { return good.QueueNumber(1) }), layer: 0, etype: 2,
-			code: 0x06, copies: ddp, event: fatal},
-		{name: "QN 5", bad: one(func(*victim) seg { return good.QueueNumber(5) }), layer: 1, etype: 2,
-			code: 0x01, copies: ddp, event: fatal},
-		{name: "MSN 0", bad: one(func(*victim) seg { return good.Sequence(0) }), layer: 1, etype: 2,
-			code: 0x03, copies: ddp, event: fatal},
-		{name: "MSN 2", bad: one(func(*victim) seg { return good.Sequence(2) }), layer: 1, etype: 2,
-			code: 0x03, copies: ddp, event: fatal},
-		{name: "MO 4", bad: one(func(*victim) seg { return good.Offset(4) }), layer: 1, etype: 2,
-			code: 0x04, copies: ddp, event: fatal},
-		{name: "MO FFFFFFFF", bad: one(func(*victim) seg { return good.Offset(0xffffffff) }), layer: 1,
-			etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "no octets", bad: one(func(*victim) seg { return good.Cut(18) }), layer: 0, etype: 2,
-			code: 0xff, silent: true, event: fatal},
-		{name: "3 octets", bad: one(func(*victim) seg { return good.Cut(21) }), layer: 0, etype: 2,
-			code: 0xff, silent: true, event: fatal},
-		{name: "1000 octets", bad: one(func(*victim) seg { return good.Longer(octets(1000, 1)...) }),
-			layer: 0, etype: 2, code: 0xff, silent: true, event: fatal},
-	})
+	runLies(t, liesOf(torture.TerminateLies()))
 }
 
 // Answers to a Read that it did not ask for. RDMAP-049, 062, 068, 097; DDP-054.
 func TestRawReadResponses(t *testing.T) {
 	r := newRig(t)
-	for _, tt := range []struct {
-		name               string
-		answer             func(r rawpeer.Read) []seg
-		layer, etype, code byte // 0, 0: it is right
-		placed             int
-	}{
-		{"as asked for", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1))}
-		}, 0, 0, 0, 64},
-		{"in pieces", func(r rawpeer.Read) []seg {
-			return rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1)).Split(1)
-		}, 0, 0, 0, 64},
-		{"another STag", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag^1, r.SinkTO, octets(64, 1))}
-		}, 1, 1, 0x00, 0},
-		{"an octet further", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+1, octets(63, 1))}
-		}, 1, 1, 0x01, 0},
-		{"TO far away", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, 1<<64-8, octets(64, 1))}
-		}, 1, 1, 0x01, 0},
-		{"too long", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(65, 1))}
-		}, 1, 1, 0x01, 0},
-		{"too short", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(63, 1))}
-		}, 1, 1, 0x01, 0},
-		{"nothing", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, nil)}
-		}, 1, 1, 0x01, 0},
-		{"a gap", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(),
-				rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+11, octets(53, 1))}
-		}, 1, 1, 0x01, 10},
-		{"another STag in the second segment", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(),
-				rawpeer.ReadResponse(0, r.SinkTO+10, octets(54, 1))}
-		}, 1, 1, 0x00, 10},
-		{"twice", func(r rawpeer.Read) []seg {
-			s := rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1))
-			return []seg{s, s}
-		}, 0, 2, 0x06, 64},
-	} {
-		r.each(t, tt.name, func(t *testing.T, r *rig) {
+	for _, tt := range torture.Answers() {
+		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.connected(4, 4)
-			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, 64), RemoteAddr: 0x1234,
-				RKey: 5})
+			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, torture.ReadSize),
+				RemoteAddr: 0x1234, RKey: 5})
 			v.send(rdma.SendWR{ID: 61, Op: rdma.OpSend})
 			req := got[seg](t)(p.Next())
 			read, ok := req.Read()
 			if want := rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: read.SinkSTag, SinkTO: read.SinkTO,
-				Size: 64, SrcSTag: 5, SrcTO: 0x1234}); !ok || !bytes.Equal(req.ULPDU(), want.ULPDU()) {
+				Size: torture.ReadSize, SrcSTag: 5, SrcTO: 0x1234}); !ok ||
+				!bytes.Equal(req.ULPDU(), want.ULPDU()) {
 				t.Fatalf("the Read Request is %s", rawpeer.DumpSeg(req.ULPDU()))
 			}
 			v.run(p, rawpeer.Want(rawpeer.Send(1, 0, nil)))
 			v.none("a Read without an answer, and a Send behind it")
-			bad := tt.answer(read)
+			bad := tt.Answer(read)
 			// The answer is counted as octets of one message.
-			v.expect(atLocal+100, octets(tt.placed, 1))
+			v.expect(atLocal+100, octets(tt.Placed, 1))
 			v.run(p, rawpeer.Put(bad...))
-			if tt.layer == 0 && tt.etype == 0 {
+			if tt.Right() {
 				v.want("the Read", 60, rdma.WCSuccess)
 				v.want("the Send", 61, rdma.WCSuccess)
 				v.pong(p)
@@ -378,18 +291,18 @@ func TestRawReadResponses(t *testing.T) {
 				v.leave(p)
 				return
 			}
-			v.run(p, rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]),
+			v.run(p, rawpeer.WantTerminate(tt.Layer, tt.Type, tt.Code, ddp, bad[len(bad)-1]),
 				rawpeer.WantFIN())
 			p.Close()
 			v.ended()
-			if tt.name == "twice" {
+			if tt.Name == "twice" {
 				v.want("the Read", 60, rdma.WCSuccess)
 				v.want("the Send", 61, rdma.WCSuccess)
 			} else {
 				v.want("the Read", 60, rdma.WCBadResp)
 				v.want("the Send", 61, rdma.WCFlush) // it had gone out, and may not have been taken
 			}
-			v.over(rdma.WCFlush, fatal, false, tt.layer, tt.etype, tt.code)
+			v.over(rdma.WCFlush, fatal, false, tt.Layer, tt.Type, tt.Code)
 			v.unharmed()
 			v.close()
 		})
@@ -526,7 +439,7 @@ func TestRawReadOverrun(t *testing.T) {
 // through, and another stream is served to its full depth. DDP-002; RDMAP-096; SEC-034.
 func TestRawBlockedAnswers(t *testing.T) {
 	// what is not read stays there
-	newRig(t, func(c *rawpeer.HostConfig) { c.ReceiveBuffer = 128 << 10 }).both(t, rawBlockedAnswers)
+	newRig(t, func(c *rawhost.Config) { c.ReceiveBuffer = 128 << 10 }).both(t, rawBlockedAnswers)
 }
 
 func rawBlockedAnswers(t *testing.T, r *rig) {

@@ -8,8 +8,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/integration/rawhost"
 	"github.com/vrnic/vrnic/integration/rawsctp"
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -63,7 +64,7 @@ func newIPv6Rig(t *testing.T) *sctpRig {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	station := rawsctp.NewStation()
-	station.Send = got[*rawpeer.Packets](t)(s.host.Packets(ctx, s.peer, s.addr, rawsctp.Protocol,
+	station.Send = got[*rawhost.Packets](t)(s.host.Packets(ctx, s.peer, s.addr, rawsctp.Protocol,
 		station.Take)).Send
 	s.newPeer = func() (*rawsctp.Peer, error) { return station.Peer(s.l.Addr().Port()), nil }
 	s.begun()

@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -37,59 +38,12 @@ func TestRawBadRequests(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 0)
 	l := v.listen(0)
-	flip := func(i int) rawpeer.Start {
-		s := plain(1, 1)
-		k := []byte(s.Key)
-		k[i] ^= 1
-		s.Key = string(k)
-		return s
-	}
-	with := func(s rawpeer.Start, f func(*rawpeer.Start)) rawpeer.Start { f(&s); return s }
-	for _, tt := range []struct {
-		name  string
-		start rawpeer.Start
-		fin   bool // more could come otherwise
-	}{
-		{"Key differs in its first octet", flip(0), false},
-		{"Key differs in its last octet", flip(15), false},
-		{"a Reply", with(plain(1, 1), func(s *rawpeer.Start) { s.Key = rawpeer.KeyReply }), false},
-		{"text", rawpeer.Start{Key: "GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n"}, false},
-		{"PD_Length 513", with(rawpeer.Request(rawpeer.FlagC, octets(513, 0)...),
-			func(*rawpeer.Start) {}), false},
-		{"PD_Length 600", with(rawpeer.Request(rawpeer.FlagC), func(s *rawpeer.Start) { s.Claim = 600 }),
-			false},
-		{"PD_Length 65535", with(plain(1, 1), func(s *rawpeer.Start) { s.Claim = 65535 }), false},
-		{"PD_Length 10 and 4 octets", with(rawpeer.Request(rawpeer.FlagC, 1, 2, 3, 4),
-			func(s *rawpeer.Start) { s.Claim = 10 }), true},
-		{"PD_Length 4 and 8 octets", with(rawpeer.Request(rawpeer.FlagC, octets(8, 1)...),
-			func(s *rawpeer.Start) { s.Claim = 4 }), false},
-		{"an FPDU behind it", with(plain(1, 1), func(s *rawpeer.Start) {
-			f := rawpeer.Framer{CRC: true}
-			s.Behind = f.Append(nil, rawpeer.Write(0, 0, nil).ULPDU(), rawpeer.Lie{})
-		}), false},
-		{"half a frame", with(rawpeer.Request(0), func(s *rawpeer.Start) {
-			s.Key = s.Key[:9]
-			s.Claim = 0
-		}), true},
-		{"nothing but a FIN", rawpeer.Start{}, true},
-		{"Rev 0", with(rawpeer.Request(rawpeer.FlagC), func(s *rawpeer.Start) { s.Rev = 0 }), false},
-		{"Rev 3", with(plain(1, 1), func(s *rawpeer.Start) { s.Rev = 3 }), false},
-		{"Rev 255", with(plain(1, 1), func(s *rawpeer.Start) { s.Rev = 255 }), false},
-		{"S=1 and PD_Length 0", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
-			rawpeer.FlagS, Rev: 2, Claim: -1}, false},
-		{"S=1 and PD_Length 1", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
-			rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(1, 0)}, false},
-		{"S=1 and PD_Length 3", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
-			rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(3, 0)}, false},
-	} {
-		r.each(t, tt.name, func(t *testing.T, r *rig) {
+	for _, tt := range torture.BadStarts() {
+		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			p := got[*rawpeer.Peer](t)(r.host.Dial(t.Context(), l.Addr()))
 			defer p.Close()
-			steps := []rawpeer.Step{rawpeer.PutStart(tt.start)}
-			if tt.name == "half a frame" || tt.name == "nothing but a FIN" {
-				steps = []rawpeer.Step{rawpeer.PutOctets([]byte(tt.start.Key))}
-			}
-			if tt.fin {
+			steps := []rawpeer.Step{rawpeer.PutOctets(tt.Octets)}
+			if tt.FIN {
 				steps = append(steps, rawpeer.CloseWrite())
 			}
 			within(t, atOnce, func() {
@@ -228,13 +182,12 @@ func rawWords(t *testing.T, r *rig) {
 			first, second := flags>>2<<14|n, flags<<14|0x3fff-n
 			v := newVictim(t, r, 1)
 			p := v.accept(rdma.ConnParam{}, rawpeer.Request(rawpeer.FlagC).Enhanced(first, second))
-			f, s, ok := p.Got.Words()
-			offered, chosen := first&rawpeer.WordB|second>>2&0x3000, f&rawpeer.WordB|s>>2&0x3000
-			switch peer := first&rawpeer.WordA != 0; {
-			case !ok, f&rawpeer.WordA != first&rawpeer.WordA, !peer && chosen != 0, peer && chosen == 0,
-				peer && offered != 0 && chosen&offered == 0, n != 0x3fff && s&0x3fff > n,
-				f&0x3fff > 128 && f&0x3fff != 0x3fff, s&0x3fff > 128 && s&0x3fff != 0x3fff:
-				t.Errorf("words %#04x %#04x were answered with %#04x %#04x", first, second, f, s)
+			if wrong := torture.RightReply(p.Sent, p.Got); len(wrong) > 0 {
+				t.Errorf("words %#04x %#04x were answered with %+v: %v", first, second, p.Got, wrong)
+			}
+			if f, s, _ := p.Got.Words(); f&0x3fff > 128 && f&0x3fff != 0x3fff ||
+				s&0x3fff > 128 && s&0x3fff != 0x3fff {
+				t.Fatalf("words %#04x %#04x were answered with %#04x %#04x", first, second, f, s)
 			}
 			v.run(p, rtr())
 			v.alive(p, 1, 1)

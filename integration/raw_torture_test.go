@@ -14,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/integration/rawhost"
+	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -87,8 +88,8 @@ const (
 	endKinds
 )
 
-// A torture is one conversation.
-type torture struct {
+// An ordeal is one conversation.
+type ordeal struct {
 	t       *testing.T
 	r       *rig
 	seed    uint64
@@ -97,12 +98,12 @@ type torture struct {
 }
 
 // newTorture makes one over IPv4 or IPv6, as the seed has it.
-func newTorture(t *testing.T, r *rig, seed uint64, verbose bool) *torture {
-	return &torture{t: t, r: r.over(int(seed >> 63)), seed: seed, verbose: verbose}
+func newTorture(t *testing.T, r *rig, seed uint64, verbose bool) *ordeal {
+	return &ordeal{t: t, r: r.over(int(seed >> 63)), seed: seed, verbose: verbose}
 }
 
 // fail reports what went wrong, with the seed to repeat it.
-func (x *torture) fail(p *rawpeer.Peer, format string, args ...any) {
+func (x *ordeal) fail(p *rawpeer.Peer, format string, args ...any) {
 	x.t.Helper()
 	said := ""
 	if p != nil {
@@ -112,7 +113,7 @@ func (x *torture) fail(p *rawpeer.Peer, format string, args ...any) {
 		fmt.Sprintf(format, args...), said)
 }
 
-func (x *torture) run() tortureEnd {
+func (x *ordeal) run() tortureEnd {
 	rnd := rand.New(rand.NewPCG(x.seed, 0))
 	v := newVictim(x.t, x.r, 8)
 	defer func() {
@@ -138,7 +139,7 @@ func (x *torture) run() tortureEnd {
 }
 
 // requests are what a peer may ask of v: all kinds of messages.
-func (x *torture) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
+func (x *ordeal) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
 	msn, rmsn := uint32(0), uint32(0)
 	for range 3 + rnd.IntN(5) {
 		cut := 1 + rnd.IntN(600)
@@ -183,7 +184,7 @@ func (x *torture) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
 
 // startTime is how long the daemon may take for an answer in the set-up before it is told that no
 // more comes: it waits for the rest of a frame that says it is longer than it is.
-func (x *torture) startTime() time.Duration {
+func (x *ordeal) startTime() time.Duration {
 	if strings.HasPrefix(x.lie, "start frame") {
 		return 50 * time.Millisecond
 	}
@@ -191,7 +192,7 @@ func (x *torture) startTime() time.Duration {
 }
 
 // asInitiator connects to v's listener, and lies in what it says then.
-func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
+func (x *ordeal) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
 	start := plain(4, 4)
 	start.Flags = rawpeer.FlagS | flags
 	c := rawpeer.NewConversation(start, append([]seg{rawpeer.Write(0, 0, nil)},
@@ -239,8 +240,8 @@ func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 }
 
 // asResponder has v connect, and lies in the Reply or in what it says then. v asks for Reads.
-func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
-	l := got[*rawpeer.Listener](x.t)(x.r.host.Listen(x.r.peer))
+func (x *ordeal) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
+	l := got[*rawhost.Listener](x.t)(x.r.host.Listen(x.r.peer))
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
 	defer cancel()
@@ -320,7 +321,7 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 }
 
 // speak says what c has, ends as c does, and looks at everything that must hold then.
-func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer,
+func (x *ordeal) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer,
 	c *rawpeer.Conversation) tortureEnd {
 	drained := make(chan error, 1)
 	go func() { drained <- p.Drain() }()
@@ -352,7 +353,7 @@ func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer,
 
 // gone waits until v's connection is over, if there was one, and looks at its memory and
 // completions.
-func (x *torture) gone(v *victim, p *rawpeer.Peer) tortureEnd {
+func (x *ordeal) gone(v *victim, p *rawpeer.Peer) tortureEnd {
 	how := endSetUp
 	if v.conn != nil {
 		select {

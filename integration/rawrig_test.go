@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/proctest"
-	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/integration/rawhost"
+	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -32,7 +34,7 @@ type rig struct {
 type rigged struct {
 	t    *testing.T
 	d    *daemon
-	host *rawpeer.Host
+	host *rawhost.Host
 	dev  rdma.Device // vrnic0, whose QPs the raw peer talks to
 
 	mu     sync.Mutex
@@ -69,7 +71,7 @@ func (r *rig) both(t *testing.T, f func(t *testing.T, r *rig)) {
 
 // newRig starts everything; options alter the raw peer's stack. When the test ends, nothing that
 // was made may be left in the daemon, and it must end cleanly.
-func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
+func newRig(t *testing.T, options ...func(*rawhost.Config)) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vrnic-raw-") // t.TempDir can be longer than a socket's path
 	if err != nil {
@@ -79,7 +81,7 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 	r := (&rig{rigged: &rigged{
 		t: t, change: make(chan struct{}), events: map[uint32][]rdma.AsyncEvent{},
 	}}).over(0)
-	cfg := rawpeer.HostConfig{Path: filepath.Join(dir, "link")}
+	cfg := rawhost.Config{Path: filepath.Join(dir, "link")}
 	for i, bits := range []int{24, 64} {
 		cfg.Addrs = append(cfg.Addrs, netip.PrefixFrom(netip.MustParseAddr(rawAddrs[i]), bits))
 	}
@@ -88,7 +90,7 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 	}
 	r.d = up(t, nil, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24", "--port",
 		"unix-listen:"+cfg.Path)
-	if r.host, err = rawpeer.NewHost(cfg); err != nil {
+	if r.host, err = rawhost.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.empty)
@@ -402,10 +404,7 @@ func (v *victim) tryAccept(p rdma.ConnParam, hello rawpeer.Start) (*rawpeer.Peer
 }
 
 // plain is the Request of a peer with CRCs, in the peer-to-peer model with every RTR.
-func plain(ird, ord uint16) rawpeer.Start {
-	return rawpeer.Request(rawpeer.FlagC).Enhanced(rawpeer.WordA|rawpeer.WordB|ird,
-		rawpeer.WordC|rawpeer.WordD|ord)
-}
+func plain(ird, ord uint16) rawpeer.Start { return torture.Plain(ird, ord) }
 
 // rtr is the first FPDU of an initiator.
 func rtr() rawpeer.Step { return rawpeer.Put(rawpeer.Write(0, 0, nil)) }
@@ -423,7 +422,7 @@ func (v *victim) connect(
 	cp rdma.ConnParam, answer ...rawpeer.Step,
 ) (peer *rawpeer.Peer, err error) {
 	v.t.Helper()
-	l := got[*rawpeer.Listener](v.t)(v.r.host.Listen(v.r.peer))
+	l := got[*rawhost.Listener](v.t)(v.r.host.Listen(v.r.peer))
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -642,13 +641,7 @@ func (y *bystander) moves(t testing.TB) {
 }
 
 // octets is a pattern of n octets.
-func octets(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i)*5 + byte(i>>8) + seed
-	}
-	return b
-}
+func octets(n int, seed byte) []byte { return torture.Octets(n, seed) }
 
 // alive wants the connection to work both ways: a Send of the peer with sequence number msn into
 // the receive id, and one of the victim's.

@@ -127,13 +127,19 @@ func newSiwBench(
 	t *testing.T, ctx context.Context, img *peer.Image, record, roce bool, more ...string,
 ) *siwBench {
 	t.Helper()
-	b := &siwBench{siwNet: newSiwNet(t, ctx, img, record, roce, more...), t: t, port: firstPort}
+	return newSiwNet(t, ctx, img, record, roce, more...).bench(t, ctx, "")
+}
+
+// bench starts the programs, vrnic's on the device of that name.
+func (n *siwNet) bench(t *testing.T, ctx context.Context, name string) *siwBench {
+	t.Helper()
+	b := &siwBench{siwNet: n, t: t, port: firstPort}
 	var err error
 	if b.client, err = shm.Dial(b.d.socket); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	if b.dev, err = b.client.Open(""); err != nil {
+	if b.dev, err = b.client.Open(name); err != nil {
 		t.Fatal(err)
 	}
 	if b.probe, err = b.g.StartProbe(ctx); err != nil {

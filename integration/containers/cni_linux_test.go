@@ -30,16 +30,22 @@ type network struct {
 	list *libcni.NetworkConfigList
 }
 
-// newNetwork makes one that has no configuration yet.
-func newNetwork(t *testing.T) *network {
+// newNetwork makes one that has no configuration yet. Its daemon has a device, and more.
+func newNetwork(t *testing.T, more ...string) *network {
+	t.Helper()
+	devices := append([]string{"rocep0,addr=10.60.0.100/24,transport=roce"}, more...)
+	return newNetworkAt(t, nil, `device: ["`+strings.Join(devices, `", "`)+"\"]\n")
+}
+
+// newNetworkAt makes one on a host of its own, whose daemon has a file.
+func newNetworkAt(t *testing.T, ns *netlab.NS, text string) *network {
 	t.Helper()
 	need(t)
 	file := filepath.Join(t.TempDir(), "vrnic.yaml")
-	if err := os.WriteFile(file, []byte("device: rocep0,addr=10.60.0.100/24,transport=roce\n"),
-		0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := &network{site: newSite(t, 0, "--config", file)}
+	n := &network{site: newSiteAt(t, ns, 0, "--config", file)}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +177,7 @@ func TestCNI(t *testing.T) {
 	n.reaches(a, b)
 
 	_, err := n.cni.AddNetworkList(ctx, n.list, a.RuntimeConf)
-	n.wantError("ADD again", "duplicate allocation", err)
+	n.wantError("ADD again", "DEL has to come first", err)
 	n.wantLeft("after two", 2)
 	if err := n.cni.CheckNetworkList(ctx, n.list, a.RuntimeConf); err != nil {
 		t.Errorf("CHECK after that: %v", err)
@@ -401,7 +407,7 @@ func TestCNIPodman(t *testing.T) {
 	n.env = []string{"CONTAINERS_CONF=" + n.dir + "/containers.conf"}
 	n.network = "rdma"
 	n.generate()
-	n.run(n.container("rocep0", "--detach", "--name", "server", "--", "ib_write_bw", "-n", "200")...)
+	n.run(n.container("rocep0", "--detach", "--name", "server", "--", "ib_write_bw", "-F", "-n", "200")...)
 	inspect := func(what string) string {
 		return strings.TrimSpace(n.podman("inspect", "--format", "{{"+what+"}}", "server"))
 	}
@@ -409,7 +415,7 @@ func TestCNIPodman(t *testing.T) {
 		return listens(t, inspect(".State.Pid"))
 	})
 	addr := inspect(`(index .NetworkSettings.Networks "rdma").IPAddress`)
-	if out := n.in("rocep0", "ib_write_bw", "-n", "200", addr); !strings.Contains(out,
+	if out := n.in("rocep0", "ib_write_bw", "-F", "-n", "200", addr); !strings.Contains(out,
 		"65536      200") {
 		t.Errorf("ib_write_bw:\n%s", out)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
@@ -22,8 +23,8 @@ var twoDevices = []string{"--device", "vrnic0,addr=10.77.0.2/24,transport=roce",
 // transfers has a server and a client, each in a container with a device of its own.
 func (s *site) transfers() {
 	s.t.Helper()
-	s.serve("vrnic0", "server", "ib_write_bw", "-R", "-n", "200")
-	if out := s.in("vrnic1", "ib_write_bw", "-R", "-n", "200", "10.77.0.2"); !strings.Contains(out,
+	s.serve("vrnic0", "server", "ib_write_bw", "-R", "-F", "-n", "200")
+	if out := s.in("vrnic1", "ib_write_bw", "-R", "-F", "-n", "200", "10.77.0.2"); !strings.Contains(out,
 		"65536      200") {
 		s.t.Errorf("ib_write_bw:\n%s", out)
 	}
@@ -56,6 +57,21 @@ func TestPodman(t *testing.T) {
 	if out := s.run(s.container("vrnic0", "--rm", "--read-only", "--user", "1000", "--",
 		"ibv_devices")...); !strings.Contains(out, "vrnic0 ") {
 		t.Errorf("--user 1000 --read-only:\n%s", out)
+	}
+
+	// A container that was there before has counters that go on, as long as somebody looks after them.
+	const sent = "/sys/class/infiniband/vrnic1/ports/1/counters/port_xmit_data"
+	s.refused("No such file", s.words("exec", "idle", "cat", sent)...)
+	watch := s.start(program(), "cdi", "generate", "--watch")
+	s.transfers()
+	proctest.Eventually(t, patience, "the container sees what was sent", func() bool {
+		n, err := strconv.Atoi(strings.TrimSpace(s.podman("exec", "idle", "sh", "-c",
+			"cat "+sent+" || echo 0")))
+		return err == nil && n >= 200*65536/4
+	})
+	watch.Signal(unix.SIGTERM)
+	if err := watch.Wait(patience); err != nil {
+		t.Errorf("%s: %v", watch, err)
 	}
 }
 

@@ -45,14 +45,14 @@ func TestDocker(t *testing.T) {
 		return docker(slices.Concat([]string{"run", "--network", "none"}, options(device), words)...)
 	}
 	n := s.listeners()
-	s.run(in("vrnic0", "--detach", "--name", "server", "perftest", "ib_write_bw", "-R", "-n",
+	s.run(in("vrnic0", "--detach", "--name", "server", "perftest", "ib_write_bw", "-R", "-F", "-n",
 		"200")...)
 	proctest.Eventually(t, patience, "the server listens", func() bool { return s.listeners() > n })
 	if out := s.run(docker("exec", "server", "ibv_devices")...); !strings.Contains(out, "vrnic0 ") ||
 		strings.Contains(out, "vrnic1") {
 		t.Errorf("docker exec:\n%s", out)
 	}
-	if out := s.run(in("vrnic1", "--rm", "perftest", "ib_write_bw", "-R", "-n", "200",
+	if out := s.run(in("vrnic1", "--rm", "perftest", "ib_write_bw", "-R", "-F", "-n", "200",
 		"10.77.0.2")...); !strings.Contains(out, "65536      200") {
 		t.Errorf("ib_write_bw:\n%s", out)
 	}

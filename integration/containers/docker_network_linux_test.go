@@ -298,13 +298,13 @@ func TestDockerNetwork(t *testing.T) {
 			files + "/preload:/etc/ld.so.preload:ro"}, words...)...)
 	}
 	s.run(in("--detach", "--name", "server", "--ip", "10.60.0.2", "perftest", "sh", "-c",
-		"ibv_devices; exec ib_write_bw -n 200")...)
+		"ibv_devices; exec ib_write_bw -F -n 200")...)
 	pid := strings.TrimSpace(s.run(docker("inspect", "--format", "{{.State.Pid}}", "server")...))
 	proctest.Eventually(t, patience, "the server listens", func() bool { return listens(t, pid) })
 	if out := s.run(docker("logs", "server")...); strings.Count(out, "rdma") != 1 {
 		t.Errorf("the server sees\n%s", out)
 	}
-	if out := s.run(in("--rm", "perftest", "ib_write_bw", "-n", "200", "10.60.0.2")...); !strings.
+	if out := s.run(in("--rm", "perftest", "ib_write_bw", "-F", "-n", "200", "10.60.0.2")...); !strings.
 		Contains(out, "65536      200") {
 		t.Errorf("ib_write_bw:\n%s", out)
 	}

@@ -41,12 +41,22 @@ type ipamConfig struct {
 	IPAM struct {
 		Dir   string `json:"dataDir"`
 		Route string `json:"route"`
+		First int    `json:"first"` // the first address; 0: 2
+		Wait  string `json:"wait"`  // a FIFO that ADD reads to its end before it does anything
+		// Fail is the code of the error that it has when all is made; 1: it ends without a word.
+		Fail uint `json:"fail"`
 	} `json:"ipam"`
 }
 
 func ipamMain() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: ipamAdd, Del: ipamDel, Check: ipamCheck, GC: ipamGC,
-		Status: func(args *skel.CmdArgs) error { _, err := parseIPAM(args); return err },
+		Status: func(args *skel.CmdArgs) error {
+			c, err := parseIPAM(args)
+			if err == nil && c.IPAM.Fail != 0 {
+				err = types.NewError(types.ErrPluginNotAvailable, "no address is free", "")
+			}
+			return err
+		},
 	}, version.All, "addresses for tests")
 }
 
@@ -67,6 +77,11 @@ func ipamAdd(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if c.IPAM.Wait != "" {
+		if _, err := os.ReadFile(c.IPAM.Wait); err != nil {
+			return err
+		}
+	}
 	have, err := filepath.Glob(c.IPAM.Dir + "/*")
 	if err != nil {
 		return err
@@ -80,7 +95,7 @@ func ipamAdd(args *skel.CmdArgs) error {
 		taken = append(taken, string(addr))
 	}
 	addr := ""
-	for i := 2; addr == "" || slices.Contains(taken, addr); i++ {
+	for i := max(c.IPAM.First, 2); addr == "" || slices.Contains(taken, addr); i++ {
 		addr = fmt.Sprintf("10.60.0.%d", i)
 	}
 	file := c.file(args.ContainerID, args.IfName)
@@ -89,6 +104,13 @@ func ipamAdd(args *skel.CmdArgs) error {
 	}
 	if err := os.WriteFile(file, []byte(addr), 0o600); err != nil {
 		return err
+	}
+	switch c.IPAM.Fail {
+	case 0:
+	case 1:
+		os.Exit(1)
+	default:
+		return types.NewError(c.IPAM.Fail, "no address is free", "")
 	}
 	_, to, err := net.ParseCIDR(c.IPAM.Route)
 	if err != nil {

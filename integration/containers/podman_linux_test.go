@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -32,6 +33,7 @@ type site struct {
 	// env is podman's beside, network the one of containers; "": none.
 	env     []string
 	network string
+	ns      *netlab.NS // of the daemon; nil: the test's
 	once    sync.Once
 }
 
@@ -41,8 +43,14 @@ const imageName = "localhost/debian:1"
 // nothing may be left in it.
 func newSite(t *testing.T, uid int, args ...string) *site {
 	t.Helper()
+	return newSiteAt(t, nil, uid, args...)
+}
+
+// newSiteAt is newSite on a host of its own.
+func newSiteAt(t *testing.T, ns *netlab.NS, uid int, args ...string) *site {
+	t.Helper()
 	need(t)
-	s := &site{t: t, uid: uid}
+	s := &site{t: t, uid: uid, ns: ns}
 	var err error
 	if s.dir, err = os.MkdirTemp("/run", "s"); err != nil {
 		t.Fatal(err)
@@ -100,7 +108,8 @@ func (s *site) start(argv ...string) *proctest.Process {
 	env := append([]string{"env", "-i", "HOME=" + s.dir, "XDG_RUNTIME_DIR=" + s.dir + "/run",
 		"TMPDIR=" + s.dir + "/tmp", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "VRNIC_SANDBOX_TRAP=1",
 		"VRNIC_SOCKET=" + s.socket}, append(s.env, argv...)...)
-	return proctest.Start(s.t, proctest.Config{UID: s.uid, Dir: s.dir, Patience: patience}, env...)
+	return proctest.Start(s.t, proctest.Config{UID: s.uid, Dir: s.dir, NS: s.ns,
+		Patience: patience}, env...)
 }
 
 // run runs argv to its end, which has to be a good one, and returns what it has printed.

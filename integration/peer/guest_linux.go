@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ import (
 // A Config says how a guest is attached.
 type Config struct {
 	Link   string         // Unix stream socket that carries the Ethernet frames
-	Listen bool           // QEMU listens on Link; else it connects, and somebody must listen
+	Listen bool           // QEMU listens on Link; else somebody must listen there
 	MAC    string         // empty: one is made up
 	Addrs  []netip.Prefix // of the NIC
 	MTU    int            // of the NIC; 0: 1500
@@ -64,6 +65,16 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	}
 	port, theirs := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control")
 	defer theirs.Close()
+	files := []*os.File{theirs} // fd 3
+	if !cfg.Listen {
+		link, err := connectLink(cfg.Link)
+		if err != nil {
+			port.Close()
+			return nil, fmt.Errorf("peer: %w", err)
+		}
+		defer link.Close()
+		files = append(files, link) // fd 4
+	}
 	dir := cfg.Logs
 	if dir == "" {
 		dir, err = os.MkdirTemp("", "vrnic-peer-")
@@ -85,7 +96,7 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	g.cmd = exec.Command("qemu-system-x86_64",
 		qemuArgs(img, cfg, filepath.Join(dir, "console.log"))...)
 	g.cmd.Stdout, g.cmd.Stderr = qlog, qlog
-	g.cmd.ExtraFiles = []*os.File{theirs} // fd 3
+	g.cmd.ExtraFiles = files
 	// Of a group of its own: an interrupt at the terminal is for the test, which then stops us.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := g.cmd.Start(); err != nil {
@@ -98,7 +109,9 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 		close(g.gone)
 	}()
 	go g.receive()
-	err = g.call(ctx, ctl.Request{Hello: true})
+	booted, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	err = g.call(booted, ctl.Request{Hello: true})
 	if err == nil {
 		err = g.call(ctx, ctl.Request{Setup: &ctl.Setup{Addrs: cfg.Addrs, MTU: cfg.MTU,
 			RoCE: cfg.RoCE}})
@@ -111,26 +124,46 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	return g, nil
 }
 
+// bootTime is what a guest may take to boot, which it does in seconds. One that has panicked early
+// may not end.
+const bootTime = 3 * time.Minute
+
+// connectLink connects to whoever listens at path, for QEMU's netdev "socket". QEMU's "stream",
+// which connects by itself and speaks the same, never looks again whether there is room in a socket
+// that has been full (as of 7.2.22): from then on the guest sends nothing, and its kernel says
+// "NETDEV WATCHDOG: transmit queue 0 timed out". A peer that sends in bulk to a machine that is
+// busy came to that in minutes.
+func connectLink(path string) (*os.File, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.File()
+}
+
 func qemuArgs(img *Image, cfg Config, console string) []string {
-	mac, server := cfg.MAC, "off"
+	mac, link := cfg.MAC, "socket,id=net,fd=4"
 	if mac == "" {
 		mac = defaultMAC
 	}
 	if cfg.Listen {
-		server = "on"
+		link = "stream,id=net,server=on,addr.type=unix,addr.path=" + cfg.Link
 	}
 	args := []string{
 		"-M", "q35", "-accel", "tcg", "-cpu", "max,la57=off", "-m", "384", "-nodefaults",
 		"-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-kernel", img.Kernel, "-initrd", img.Initrd,
+		// no_timer_check: an emulated processor that gets none of the host's for a moment is not a
+		// machine whose timer is broken, at which the kernel would panic.
 		"-append", "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off random.trust_cpu=on " +
-			"net.ifnames=0",
+			"net.ifnames=0 no_timer_check",
 		"-chardev", "file,id=console,path=" + console, "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=ctl,fd=3",
 		"-device", "virtserialport,chardev=ctl,name=" + ctl.PortName,
-		"-netdev", "stream,id=net,server=" + server + ",addr.type=unix,addr.path=" + cfg.Link,
+		"-netdev", link,
 		// Without offloads the peer sends what a wire would carry: real checksums, no segment
 		// above the MTU.
 		"-device", "virtio-net-pci,netdev=net,mac=" + mac + ",romfile=,csum=off,gso=off,guest_csum=off," +

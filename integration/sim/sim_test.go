@@ -322,6 +322,7 @@ var found = []struct {
 		"its peer, and no clock ended that wait"},
 	{1216, 17000, "RoCE: a request to connect came behind the next one of its queue pair, and ended " +
 		"that connection as stale"},
+	{91079, 20000, "a Read behind a Send that was refused for what it invalidates was blamed for it"},
 }
 
 func TestAgenda(t *testing.T) {

@@ -129,8 +129,12 @@ func (top *topology) runMistake(t *testing.T, name string) []finding {
 	defer say.Close()
 	file := filepath.Join(t.TempDir(), "found")
 	d.stdin = stdin
-	p := d.begin(slices.Concat(d.env(), top.cEnv()), program, "exec", "--check", "--check-json", file,
-		"--", cProgram(t, "mistakes"), name)
+	args := []string{program, "exec", "--check", "--check-json", file}
+	if strings.HasPrefix(name, "long_") {
+		args = append(args, "--pedantic")
+	}
+	p := d.begin(slices.Concat(d.env(), top.cEnv()), append(args, "--", cProgram(t, "mistakes"),
+		name)...)
 	stdin.Close()
 	d.stdin = nil
 	switch {

@@ -92,6 +92,7 @@ var shownTables = []shownTable{
 		{"mckey", "all datagrams received"},
 		{"rstream", "data compared by both sides (`-T v`)"},
 		{"riostream", "data compared by both sides (`-T v`)"},
+		{"udpong", "sockets of datagrams: answers counted"},
 		{"rcopy", "the file compared"},
 		{"iperf3", "with `vrnic exec --rsockets`: both ways, no error"},
 		{"curl", "the same, from nginx with sendfile, and through it as a proxy: the file compared"},
@@ -146,8 +147,8 @@ var shownTables = []shownTable{
 		for _, name := range qperfTests {
 			lines = append(lines, qperfWords+"-cm1 "+name)
 		}
-		lines = append(lines, linesOf(roceIDJobs(), rsocketJobs(), rocePerfJobs(), roceFioJobs(),
-			daplJobs)...)
+		lines = append(lines, linesOf(roceIDJobs(), rsocketJobs(), udpongJobs(), rocePerfJobs(),
+			roceFioJobs(), daplJobs)...)
 		for _, m := range pyverbsModules {
 			lines = append(lines, pyverbsWords+m)
 		}

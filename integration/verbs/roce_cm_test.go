@@ -34,7 +34,7 @@ func TestRoCECMCalls(t *testing.T) {
 	for _, make := range roceTopologies[:2] { // both ends are in one program
 		t.Run(make.name, func(t *testing.T) {
 			make.make(t).runC(t, "roce_cm", "own_qps", "own_rejects", "own_notify", "own_waits",
-				"reuse", "one_family")
+				"options", "reuse", "one_family")
 		})
 	}
 }

@@ -117,7 +117,8 @@ var cTraps = []struct {
 	{"Trap07Acks", "events", "too_many_acks"},
 	{"Trap08Events", "events", "acknowledging undelivered"},
 	{"Trap09NoInfiniBand", "objects", "no_infiniband modify_connected"},
-	{"Trap10DanglingQP", "objects", "destroy_orders destroyed_connected qp_by_number"},
+	{"Trap10DanglingQP", "objects", "destroy_orders destroyed_connected qp_by_number " +
+		"connected_again"},
 	{"Trap11Waits", "events", "cancelled channel_goes"},
 	{"Trap12Order", "cm", "events_in_order"},
 	{"Trap13Completions", "transfer", "order unsignaled"},

@@ -357,10 +357,50 @@ static void forked(bool right)
 	vt_free(&p);
 }
 
+/* With --pedantic. */
+static void long_private(bool right)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_cm_event *ev;
+	struct vt_opts o = { 0 };
+	char data[57] = { 0 };
+
+	vt_listen(&p);
+	vt_resolve(&p, &p.a, rdma_get_src_port(p.listen));
+	vt_objects(&p.a, &o, false);
+	vt_qp(&p.a, &o);
+	param.private_data = data;
+	param.private_data_len = right ? 56 : 57;
+	CHECK_EQ(rdma_connect(p.a.id, &param), 0); /* HERE long-private-data */
+	ev = vt_event(p.lch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	p.b.id = ev->id;
+	rdma_ack_cm_event(ev);
+	CHECK_EQ(rdma_reject(p.b.id, NULL, 0), 0);
+	rdma_ack_cm_event(vt_event(p.a.ch, RDMA_CM_EVENT_REJECTED));
+	vt_free(&p);
+}
+
+static void long_inline(bool right)
+{
+	struct ibv_context *c = vt_open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(c);
+	struct ibv_cq *cq = ibv_create_cq(c, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+					 .cap = { 4, 4, 1, 1, right ? 101 : 102 } };
+	struct ibv_qp *qp;
+
+	CHECK(pd && cq);
+	CHECK(qp = ibv_create_qp(pd, &attr)); /* HERE long-inline */
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
-	f(error_ignored) f(unacked) f(forked)
+	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
 MISTAKES(RUN)

@@ -408,6 +408,95 @@ static void qp_by_number(void)
 	vt_free(&p);
 }
 
+/* Connects the QPs of p, which know no id, by new ids. */
+static void connect_by_number(struct vt_pair *p)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = p->a.qp->qp_num };
+	struct rdma_cm_event *ev;
+
+	CHECK_EQ(rdma_connect(p->a.id, &param), 0);
+	ev = vt_event(p->lch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	p->b.id = ev->id;
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	CHECK(p->b.ch = rdma_create_event_channel());
+	CHECK_EQ(rdma_migrate_id(p->b.id, p->b.ch), 0);
+	param.qp_num = p->b.qp->qp_num;
+	CHECK_EQ(rdma_accept(p->b.id, &param), 0);
+	vt_expect(p->b.ch, RDMA_CM_EVENT_ESTABLISHED, 0);
+	ev = vt_any_event(p->a.ch);
+	CHECK(ev->event == RDMA_CM_EVENT_ESTABLISHED || ev->event == RDMA_CM_EVENT_CONNECT_RESPONSE);
+	if (ev->event == RDMA_CM_EVENT_CONNECT_RESPONSE)
+		CHECK_EQ(rdma_establish(p->a.id), 0);
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+}
+
+static void drop_id(struct vt_side *s)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
+
+	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
+	a.qp_state = IBV_QPS_RESET;
+	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
+	CHECK_EQ(rdma_destroy_id(s->id), 0);
+	rdma_destroy_event_channel(s->ch);
+	s->id = NULL;
+	s->ch = NULL;
+}
+
+/*
+ * QPs that are connected again and again. b polls when two connections are over, and when all are: what has come by
+ * them is there, in order.
+ */
+static void connected_again(void)
+{
+	enum { CONNECTIONS = 6, MESSAGES = 5, SIZE = 100 };
+	struct vt_opts o = { 0 };
+	struct vt_pair p = {};
+	int i, k, polled = 0;
+
+	for (k = 0; k < CONNECTIONS; k++) {
+		struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 64, 64, 2, 2, 0 }, .sq_sig_all = 1 };
+
+		if (!k)
+			vt_listen(&p);
+		vt_resolve(&p, &p.a, rdma_get_src_port(p.listen));
+		if (!k) {
+			/* b's objects are of the listener's device, which stays */
+			vt_objects(&p.a, &o, false);
+			p.b.id = p.listen;
+			vt_objects(&p.b, &o, false);
+			attr.send_cq = p.a.scq;
+			attr.recv_cq = p.a.rcq;
+			CHECK(p.a.qp = ibv_create_qp(p.a.pd, &attr));
+			attr.send_cq = p.b.scq;
+			attr.recv_cq = p.b.rcq;
+			CHECK(p.b.qp = ibv_create_qp(p.b.pd, &attr));
+		}
+		CHECK(p.a.id->verbs == p.a.pd->context && p.listen->verbs == p.b.pd->context);
+		connect_by_number(&p);
+		for (i = 0; i < MESSAGES; i++)
+			vt_recv(&p.b, k * MESSAGES + i, (k * MESSAGES + i) * SIZE, SIZE);
+		for (i = 0; i < MESSAGES; i++) {
+			vt_fill(p.a.buf, SIZE, k * MESSAGES + i);
+			vt_send(&p.a, k, 0, SIZE);
+			vt_wc(p.a.scq, k, IBV_WC_SUCCESS, IBV_WC_SEND);
+		}
+		vt_disconnect(&p);
+		drop_id(&p.a);
+		drop_id(&p.b);
+		if (k != 1 && k != CONNECTIONS - 1)
+			continue;
+		for (; polled < (k + 1) * MESSAGES; polled++) {
+			vt_wc(p.b.rcq, polled, IBV_WC_SUCCESS, IBV_WC_RECV);
+			vt_verify(p.b.buf + polled * SIZE, SIZE, polled);
+		}
+	}
+	CHECK_EQ(ibv_destroy_qp(p.a.qp), 0);
+	CHECK_EQ(ibv_destroy_qp(p.b.qp), 0);
+	p.a.qp = p.b.qp = NULL;
+	vt_free(&p);
+}
+
 /* What a connected QP is asked for: INIT is refused, SQD disconnects. */
 static void modify_connected(void)
 {
@@ -439,7 +528,7 @@ static const struct vt_case cases[] = {
 	{ "attributes", attributes }, { "lists", lists }, { "capacities", capacities }, { "busy", busy },
 	{ "no_infiniband", no_infiniband }, { "posting", posting }, { "destroy_orders", destroy_orders },
 	{ "destroyed_connected", destroyed_connected }, { "qp_by_number", qp_by_number },
-	{ "modify_connected", modify_connected }, {},
+	{ "modify_connected", modify_connected }, { "connected_again", connected_again }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -188,6 +189,71 @@ static void families(void)
 	CHECK_ERRNO(connect(s6, (struct sockaddr *)&at, sizeof(at)), EINVAL);
 	CHECK_EQ(close(s), 0);
 	CHECK_EQ(close(s6), 0);
+}
+
+/* Who asks when the process that has the sockets has no descriptors left is told so. */
+static void crowd(void)
+{
+	struct rlimit few = { 120, 120 };
+	int s[120], n = 0, i, l, c, err = 0;
+	struct pollfd p[2];
+	struct sockaddr_in at;
+	in_port_t port;
+
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+	l = listener(getenv("VT_SERVER"), &at);
+	port = at.sin_port;
+	while (!err) {
+		c = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(c >= 0);
+		if (connect(c, (struct sockaddr *)&at, sizeof(at))) {
+			err = errno;
+			close(c);
+			continue;
+		}
+		CHECK(n + 2 <= (int)few.rlim_cur);
+		p[0] = (struct pollfd){ .fd = l, .events = POLLIN };
+		p[1] = (struct pollfd){ .fd = c, .events = POLLIN };
+		CHECK(poll(p, 2, VT_PATIENCE) > 0);
+		if (p[0].revents) {
+			s[n++] = c;
+			CHECK((s[n++] = accept(l, NULL, NULL)) >= 0);
+		} else { /* there was none for the end that is accepted */
+			err = ECONNRESET;
+			close(c);
+		}
+	}
+	/* for its own end, or its peer's, which may refuse it or end */
+	if (err != ECONNREFUSED && err != ECONNRESET)
+		CHECK_EQ(err, EMFILE);
+	/* what is left goes to some that only bind; who is refused may ask again, and is answered */
+	at.sin_port = 0;
+	for (i = 0; i < 3;) {
+		CHECK(n < (int)few.rlim_cur);
+		CHECK((c = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+		if (bind(c, (struct sockaddr *)&at, sizeof(at))) {
+			err = errno;
+			CHECK_EQ(err, EMFILE);
+			CHECK_EQ(close(c), 0);
+			i++;
+		} else {
+			s[n++] = c;
+		}
+	}
+	at.sin_port = port;
+	while (n)
+		CHECK_EQ(close(s[--n]), 0);
+	for (i = 0, c = -1; c < 0 && i < 3000; i++) { /* what is closed goes in a moment */
+		c = socket(AF_INET, SOCK_STREAM, 0);
+		if (connect(c, (struct sockaddr *)&at, sizeof(at))) {
+			close(c);
+			c = -1;
+			usleep(10000);
+		}
+	}
+	CHECK(c >= 0);
+	CHECK_EQ(close(c), 0);
+	CHECK_EQ(close(l), 0);
 }
 
 static void waiting(void)
@@ -493,6 +559,7 @@ int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "names", names }, { "gone", gone },
 						{ "families", families },
+						{ "crowd", crowd },
 						{ "waiting", waiting },
 						{ "ends", ends }, { "shut", shut },
 						{ "much", much },

@@ -246,6 +246,44 @@ static struct rdma_cm_id *sharing(struct vt_side *s, int option, int value)
 	return id;
 }
 
+/* What an id was told before it is connected its queue pair has. */
+static void options(void)
+{
+	uint8_t tos = 0x68, timeout = 17;
+	struct rdma_conn_param param;
+	struct ibv_qp_init_attr init;
+	struct vt_opts o = { 0 };
+	struct ibv_qp_attr attr;
+	struct vt_pair p;
+
+	memset(&p, 0, sizeof(p));
+	vt_listen(&p);
+	vt_resolve(&p, &p.a, rdma_get_src_port(p.listen));
+	CHECK_EQ(rdma_set_option(p.a.id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof(tos)), 0);
+	CHECK_EQ(rdma_set_option(p.a.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+				 sizeof(timeout)), 0);
+	own_qp(&p.a, &o);
+	move(&p.a, IBV_QPS_INIT);
+	param = param_of(&p.a);
+	CHECK_EQ(rdma_connect(p.a.id, &param), 0);
+	take(&p, &o);
+	climb(&p.b);
+	param = param_of(&p.b);
+	CHECK_EQ(rdma_accept(p.b.id, &param), 0);
+	vt_expect(p.a.ch, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+	climb(&p.a);
+	CHECK_EQ(rdma_establish(p.a.id), 0);
+	vt_expect(p.b.ch, RDMA_CM_EVENT_ESTABLISHED, 0);
+	CHECK_EQ(ibv_query_qp(p.a.qp, &attr, IBV_QP_AV | IBV_QP_TIMEOUT, &init), 0);
+	CHECK_EQ(attr.ah_attr.grh.traffic_class, tos);
+	CHECK_EQ(attr.timeout, timeout);
+	CHECK_EQ(ibv_query_qp(p.b.qp, &attr, IBV_QP_AV, &init), 0);
+	CHECK_EQ(attr.ah_attr.grh.traffic_class, tos); /* the request says it */
+	drop_qp(&p.a);
+	drop_qp(&p.b);
+	vt_free(&p);
+}
+
 /* A port is shared by ids that have said so, until one of them listens. */
 static void reuse(void)
 {
@@ -322,6 +360,7 @@ static const struct vt_case cases[] = {
 	{ "own_rejects", own_rejects },
 	{ "own_notify", own_notify },
 	{ "own_waits", own_waits },
+	{ "options", options },
 	{ "reuse", reuse },
 	{ "one_family", one_family },
 	{ 0 },

@@ -1,0 +1,141 @@
+package verbs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/integration/proctest"
+)
+
+// direct is two ends on one device, whose programs exchange messages without the daemon, or do not.
+func direct(t *testing.T, mode string) *topology {
+	t.Helper()
+	p := &place{up(t, nil, "--device", deviceA, "--direct="+mode), "", addrsA}
+	return &topology{"direct=" + mode, p, p}
+}
+
+// What programs do, and what they are told, is the same without the daemon: what they expect of
+// data, order, errors, events and ends stands in them. That the direct path was taken is counted.
+func TestDirect(t *testing.T) {
+	top := direct(t, "user")
+	for _, c := range []struct{ program, cases string }{
+		{"transfer", "sends writes_and_reads gather inlined immediate atomics shared_receives " +
+			"late_receives leaves_at_once order unsignaled last_octet chains mixed"},
+		{"errors", "local_key local_bounds receive_rights too_long disconnected moved_to_error overrun"},
+		{"events", "nonblocking solicited no_lost_event acknowledging"},
+		{"threads", "share objects connections"},
+		{"objects", "connected_again"},
+		{"extended", "cq_fields wr_calls"},
+		{"life", "forks forks_while_busy execs exec_disconnects main_thread_ends"},
+	} {
+		t.Run(c.program, func(t *testing.T) { top.runC(t, c.program, strings.Fields(c.cases)...) })
+	}
+	if n, _ := top.counter("direct_sends"); n < 500 {
+		t.Errorf("%v Sends were direct, want most of those of the programs", n)
+	}
+}
+
+// counter is one of the device.
+func (top *topology) counter(name string) (n float64, ok bool) {
+	top.server.T.Helper()
+	for _, row := range top.server.stat() {
+		if row["kind"] == "dev" {
+			n, ok = row[name].(float64)
+		}
+	}
+	return n, ok
+}
+
+// With the direct path on and off the same is counted, and but for the daemon's way nothing else
+// differs.
+func TestDirectCounters(t *testing.T) {
+	var counted [2]map[string]any
+	for i, mode := range []string{"off", "user"} {
+		top := direct(t, mode)
+		top.runC(t, "transfer", "sends", "gather", "inlined", "chains")
+		for _, row := range top.server.stat() {
+			if row["kind"] == "dev" {
+				counted[i] = row
+			}
+		}
+	}
+	if off, on := counted[0]["direct_sends"], counted[1]["direct_sends"]; off != 0.0 || on == 0.0 ||
+		counted[1]["direct_receives"] != on {
+		t.Errorf("off: %v direct Sends, on: %v, and %v receives", off, on, counted[1]["direct_receives"])
+	}
+	for _, name := range []string{"sends", "receives", "sent_octets", "received_octets", "writes",
+		"reads", "solicited", "errors", "terminates_out", "terminates_in"} {
+		if counted[0][name] == nil || counted[0][name] != counted[1][name] {
+			t.Errorf("%s: %v with the direct path off, %v with it on", name, counted[0][name],
+				counted[1][name])
+		}
+	}
+}
+
+// paths are how the messages of the daemon's QPs go, and why.
+func (d *daemon) paths() (paths []string) {
+	d.T.Helper()
+	for _, row := range d.show("qp") {
+		if row["path"] != nil {
+			paths = append(paths, strings.TrimSuffix(fmt.Sprintf("%v: %v", row["path"], row["why"]),
+				": <nil>"))
+		}
+	}
+	return paths
+}
+
+// `vrnic show qp` says how messages go.
+func TestDirectShown(t *testing.T) {
+	for mode, want := range map[string]string{"user": "direct", "off": "daemon: off"} {
+		t.Run(mode, func(t *testing.T) {
+			top := direct(t, mode)
+			v := top.startVictim(t)
+			var paths []string
+			t.Cleanup(func() { t.Log("last shown:", paths) })
+			proctest.Eventually(t, patience, "QPs are shown", func() bool {
+				paths = top.server.paths()
+				return len(paths) > 0 && !slices.ContainsFunc(paths, func(p string) bool { return p != want })
+			})
+			v.unharmed()
+		})
+	}
+}
+
+// A program that dies, wherever it is, or stands still before it does, leaves its peer the end of
+// the connection that it has without the direct path, and nothing in the daemon.
+func TestDirectKilled(t *testing.T) {
+	need(t, "ib_send_lat")
+	top := direct(t, "user")
+	d := top.server
+	for i := range 6 {
+		port := fmt.Sprint(18600 + i)
+		args := []string{"ib_send_lat", "-R", "-F", "-s", "64", "-n", "5000000", "-p", port}
+		server := d.start(args...)
+		d.listens(server, 18600+i, 1)
+		client := d.start(append(args, d.addrs[0])...)
+		before, _ := top.counter("direct_sends")
+		var last string
+		t.Cleanup(func() { t.Log("last:", last) })
+		proctest.Eventually(t, patience, "messages go", func() bool {
+			n, _ := top.counter("direct_sends")
+			all, _ := top.counter("sends")
+			last = fmt.Sprint(n-before, " of ", all, " ", d.paths())
+			return n > before+10
+		})
+		dead, alive := client, server
+		if i%2 == 1 {
+			dead, alive = server, client
+		}
+		if i >= 4 { // it may be about to use a receive of its peer's
+			dead.Signal(syscall.SIGSTOP)
+			time.Sleep(20 * time.Millisecond) // whatever is done meanwhile, it must not matter
+		}
+		dead.Kill()
+		_ = alive.Wait(patience) // it says that its connection has ended
+		d.settle()
+	}
+}

@@ -1,0 +1,294 @@
+/*
+ * What a program sees of a card that is made to fail: one case for each kind of `vrnic fault`. Those whose fault has a
+ * time say "opened" when they are ready for it.
+ */
+#include "vt.h"
+
+static struct vt_pair p;
+
+static void write_one(uint64_t id, enum ibv_wc_status want)
+{
+	vt_rdma(&p.a, id, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
+	vt_wc(p.a.scq, id, want, want ? -1 : IBV_WC_RDMA_WRITE);
+}
+
+/* The connection is over on both sides; the ends of what was posted are left. */
+static void over(void)
+{
+	vt_expect(p.a.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	vt_expect(p.b.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	CHECK(vt_state(p.a.qp) != IBV_QPS_RTS);
+	CHECK(vt_state(p.b.qp) != IBV_QPS_RTS);
+	vt_free(&p);
+}
+
+static void one_message(uint64_t id)
+{
+	vt_recv(&p.b, id, 0, 64);
+	vt_send(&p.a, id, 0, 64);
+	vt_wc(p.b.rcq, id, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_wc(p.a.scq, id, IBV_WC_SUCCESS, IBV_WC_SEND);
+}
+
+static void status(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	write_one(1, IBV_WC_SUCCESS);
+	write_one(2, IBV_WC_SUCCESS);
+	write_one(3, IBV_WC_RETRY_EXC_ERR);
+	over();
+}
+
+static void received(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_recv(&p.b, 2, 0, 64);
+	vt_recv(&p.b, 3, 0, 64);
+	vt_send(&p.a, 2, 0, 64);
+	vt_wc(p.b.rcq, 2, IBV_WC_LOC_PROT_ERR, -1);
+	vt_wc(p.b.rcq, 3, IBV_WC_WR_FLUSH_ERR, -1);
+	over();
+}
+
+static void terminate(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_recv(&p.b, 2, 0, 64);
+	vt_send(&p.a, 2, 0, 64);
+	vt_wc(p.a.scq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	vt_wc(p.b.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	vt_async(p.b.qp, IBV_EVENT_QP_FATAL);
+	over();
+}
+
+static void ird(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	write_one(1, IBV_WC_SUCCESS);
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_READ, 0, 64, &p.b, 0);
+	vt_wc(p.a.scq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	vt_async(p.a.qp, IBV_EVENT_QP_FATAL);
+	over();
+}
+
+static void key(void)
+{
+	vt_open(&p, &(struct vt_opts){ .len = 1 << 18 });
+	write_one(1, IBV_WC_SUCCESS);
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 1 << 18, &p.b, 0);
+	vt_wc(p.a.scq, 2, IBV_WC_LOC_PROT_ERR, -1);
+	over(); /* the region is deregistered as ever */
+}
+
+/* A peer's Read finds the key gone. */
+static void keys(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	write_one(1, IBV_WC_SUCCESS);
+	puts("opened");
+	CHECK_EQ(getchar(), '\n');
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_READ, 0, 64, &p.b, 0);
+	CHECK(vt_poll(p.a.scq).status != IBV_WC_SUCCESS);
+	over();
+}
+
+static void event(struct ibv_context *c, enum ibv_event_type want)
+{
+	struct ibv_async_event ev;
+
+	do {
+		if (!vt_readable(c->async_fd, VT_PATIENCE))
+			FAIL("no asynchronous event, want %s", ibv_event_type_str(want));
+		CHECK_EQ(ibv_get_async_event(c, &ev), 0);
+		ibv_ack_async_event(&ev);
+	} while (ev.event_type != want);
+}
+
+static void cq(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	write_one(1, IBV_WC_SUCCESS);
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
+	event(p.a.id->verbs, IBV_EVENT_CQ_ERR);
+	over();
+}
+
+static enum ibv_port_state port_state(struct ibv_context *c)
+{
+	struct ibv_port_attr attr;
+
+	CHECK_EQ(ibv_query_port(c, 1, &attr), 0);
+	return attr.state;
+}
+
+static void port(void)
+{
+	struct ibv_context *c = vt_open_device();
+
+	CHECK_EQ(port_state(c), IBV_PORT_ACTIVE);
+	puts("opened");
+	event(c, IBV_EVENT_PORT_ERR);
+	CHECK_EQ(port_state(c), IBV_PORT_DOWN);
+	puts("down");
+	event(c, IBV_EVENT_PORT_ACTIVE);
+	CHECK_EQ(port_state(c), IBV_PORT_ACTIVE);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
+static void gid(void)
+{
+	struct ibv_context *c = vt_open_device();
+
+	puts("opened");
+	event(c, IBV_EVENT_GID_CHANGE);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
+/* What is there is of no use any more; what is made anew works. */
+static void fatal(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_recv(&p.b, 2, 0, 64);
+	puts("opened");
+	event(p.b.id->verbs, IBV_EVENT_DEVICE_FATAL);
+	vt_wc(p.b.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	over();
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(3);
+	vt_close(&p);
+}
+
+/* Nothing is heard of what is there, and all of it when that is over. */
+static void quiet(void)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	vt_open(&p, &(struct vt_opts){ .channel = true });
+	CHECK_EQ(ibv_req_notify_cq(p.b.rcq, 0), 0);
+	puts("opened");
+	CHECK_EQ(getchar(), '\n');
+	one_message(1);
+	rdma_disconnect(p.a.id);
+	CHECK(!vt_readable(p.b.cc->fd, 200));
+	CHECK(!vt_readable(p.b.ch->fd, 0));
+	puts("down");
+	CHECK(vt_readable(p.b.cc->fd, VT_PATIENCE));
+	CHECK_EQ(ibv_get_cq_event(p.b.cc, &cq, &context), 0);
+	CHECK(cq == p.b.rcq);
+	ibv_ack_cq_events(cq, 1);
+	over();
+}
+
+/* The device does not come back. */
+static void gone(void)
+{
+	struct ibv_context *c = vt_open_device();
+	struct ibv_pd *pd;
+
+	CHECK(pd = ibv_alloc_pd(c));
+	puts("opened");
+	event(c, IBV_EVENT_DEVICE_FATAL);
+	CHECK(!ibv_alloc_pd(c));
+	ibv_dealloc_pd(pd);
+	ibv_close_device(c);
+}
+
+/* The third registration has no memory, and the fourth has. */
+static void nomem(void)
+{
+	static char buf[4096];
+	struct ibv_context *c = vt_open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(c);
+	struct ibv_mr *mr[4];
+	int i;
+
+	CHECK(pd);
+	for (i = 0; i < 4; i++) {
+		if (i == 2)
+			CHECK_NULL(ibv_reg_mr(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE), ENOMEM);
+		else
+			CHECK(mr[i] = ibv_reg_mr(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE));
+	}
+	for (i = 0; i < 4; i++)
+		if (i != 2)
+			CHECK_EQ(ibv_dereg_mr(mr[i]), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
+/* Of RoCE: what is asked for behind the first message is refused. */
+static void nak(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
+	vt_wc(p.a.scq, 2, IBV_WC_REM_OP_ERR, -1);
+	CHECK(vt_state(p.a.qp) != IBV_QPS_RTS);
+	vt_disconnect(&p);
+	vt_free(&p);
+}
+
+/* The card sees the first request with the second. */
+static void doorbell(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	vt_rdma(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
+	usleep(200000);
+	vt_no_wc(p.a.scq);
+	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 64, 64, &p.b, 64);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	vt_wc(p.a.scq, 2, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	vt_close(&p);
+}
+
+/* A connection comes to an event, with a status; the one behind it is well. */
+static void refused(enum rdma_cm_event_type want, int status)
+{
+	struct vt_opts o = { 0 };
+
+	vt_listen(&p);
+	vt_resolve(&p, &p.a, rdma_get_src_port(p.listen));
+	vt_objects(&p.a, &o, false);
+	vt_qp(&p.a, &o);
+	CHECK_EQ(rdma_connect(p.a.id, &(struct rdma_conn_param){ .responder_resources = 1, .initiator_depth = 1 }), 0);
+	vt_expect(p.a.ch, want, status);
+	vt_no_event(p.lch);
+	vt_free(&p);
+	vt_open(&p, &o);
+	one_message(1);
+	vt_close(&p);
+}
+
+static void connect_reject(void)
+{
+	refused(RDMA_CM_EVENT_REJECTED, -ECONNRESET);
+}
+
+static void connect_timeout(void)
+{
+	refused(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+}
+
+static void connect_stale(void)
+{
+	refused(RDMA_CM_EVENT_REJECTED, 10);
+}
+
+static const struct vt_case cases[] = {
+	{ "status", status }, { "received", received }, { "terminate", terminate }, { "ird", ird }, { "key", key },
+	{ "keys", keys }, { "cq", cq }, { "port", port }, { "gid", gid }, { "fatal", fatal }, { "gone", gone },
+	{ "quiet", quiet },
+	{ "nomem", nomem }, { "nak", nak }, { "doorbell", doorbell },
+	{ "connect_reject", connect_reject }, { "connect_timeout", connect_timeout }, { "connect_stale", connect_stale },
+	{ NULL, NULL },
+};
+
+int main(int argc, char **argv)
+{
+	setlinebuf(stdout);
+	return vt_main(argc, argv, cases);
+}
