@@ -88,11 +88,34 @@ fuzz: ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
 ARM64_TESTS ?= ./iwarp/... ./sctpddp/... ./roi/... ./roce/... ./netstack/sctp/... \
 	./netstack/tcp/recovery ./shm/abi ./shm/ring ./internal/crc32c ./internal/bulk \
 	./internal/prefetch
+# The C libraries and their programs are of Debian's cross compiler; the tests themselves, which are
+# the daemon, are of this machine.
+ARM64_C := CGO_ENABLED=0 CC=aarch64-linux-gnu-gcc \
+	VRNIC_TEST_EMULATOR='qemu-aarch64-static -L /usr/aarch64-linux-gnu'
+ARM64_SMOKE := ^Test(MemoryRegions|Windows|HostileRings|CompletionEvents|Death|Threads|Rings|$\
+	Litmus)$$
 
 .PHONY: test-arm64
-# QEMU emulates the processor, not the kernel: packages that ask that for more are not among them.
-test-arm64: ## the protocol engines and the rings as arm64, under qemu-user-static
+# QEMU emulates the processor, not the kernel: packages that ask that for more are not among them,
+# and tests of the C libraries that do so are skipped.
+test-arm64: ## the protocol engines, the rings and the C libraries as arm64, under qemu-user-static
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static $(ARM64_TESTS)
+	$(ARM64_C) $(GO) test -count=1 ./verbs/sessiontest ./verbs/ringtest
+
+.PHONY: test-arm64-smoke
+test-arm64-smoke: ## a part of them, in half a minute
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static ./internal/crc32c \
+	./internal/bulk ./internal/prefetch ./shm/abi ./roce/packet ./netstack/tcp/recovery
+	$(ARM64_C) $(GO) test -count=1 -run '$(ARM64_SMOKE)' ./verbs/sessiontest ./verbs/ringtest
+
+# What `make upgrade` takes for the older release: the last commit that speaks ABI 1.0.
+OLD ?= 18330c4~1
+
+.PHONY: upgrade
+upgrade: verbs ## programs of the commit OLD with the daemon of this one, and the other way round
+	@old=$$(mktemp -d) && trap 'rm -rf "$$old"' EXIT && git archive $(OLD) | tar -x -C "$$old" && \
+	$(MAKE) -s -C "$$old" build && VRNIC_TEST_OLD="$$old/bin/vrnic" \
+	$(GO) test -count=1 -v -timeout 10m -run '^TestUpgrade$$' ./integration
 
 .PHONY: soak
 soak: ## 100,000 connections come and go, and nothing may grow
@@ -109,7 +132,7 @@ torture: ## raw peers over TCP and SCTP that lie, against a daemon, for TORTURET
 SANITIZERS ?= address thread valgrind
 SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|$\
 	Fio|Traps|C|DaemonKilled|HostileRings|RoCEPingpong|RoCEStates|RoCEData|$\
-	RoCERoute
+	RoCERoute|RsocketDatagrams
 # valgrind is ten times as slow.
 VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 
@@ -184,7 +207,7 @@ interop-smoke: ## the same in two minutes: every operation and fault once
 	VRNIC_TEST_INTEROP=smoke \
 	$(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
-# Architectures of `make deb`.
+# Architectures of `make deb` and `make image`.
 DEB_ARCHS ?= amd64 arm64
 
 .PHONY: deb
@@ -193,6 +216,20 @@ deb: ## Debian packages of what is committed, into bin/, looked over by lintian
 	@for arch in $(DEB_ARCHS); do \
 	deb=$$(packaging/debian/build bin $$arch) && lintian --fail-on error,warning $$deb && \
 	echo $$deb || exit; done
+
+.PHONY: image
+image: ## container images of what is committed, as OCI layouts, into bin/
+	@mkdir -p bin
+	@for arch in $(DEB_ARCHS); do packaging/image/build bin $$arch || exit; done
+
+.PHONY: reproducible
+# The second time nothing of what the first has compiled is taken.
+reproducible: ## packages and images that are built twice, in two folders, are the same octets
+	@a=$$(mktemp -d) && b=$$(mktemp -d) && trap 'rm -rf "$$a" "$$b" "$$b.cache"' EXIT && \
+	for arch in $(DEB_ARCHS); do for kind in debian image; do \
+	packaging/$$kind/build "$$a" $$arch >/dev/null && \
+	GOCACHE="$$b.cache" packaging/$$kind/build "$$b" $$arch >/dev/null || exit; \
+	done; done; diff -r "$$a" "$$b" && (cd "$$a" && sha256sum *)
 
 .PHONY: deps
 deps: ## Debian packages for check, interop and verbs-programs (as root)
