@@ -407,7 +407,8 @@ func TestCNIPodman(t *testing.T) {
 	n.env = []string{"CONTAINERS_CONF=" + n.dir + "/containers.conf"}
 	n.network = "rdma"
 	n.generate()
-	n.run(n.container("rocep0", "--detach", "--name", "server", "--", "ib_write_bw", "-F", "-n", "200")...)
+	n.run(n.container("rocep0", "--detach", "--name", "server", "--", "ib_write_bw", "-F", "-n",
+		"200")...)
 	inspect := func(what string) string {
 		return strings.TrimSpace(n.podman("inspect", "--format", "{{"+what+"}}", "server"))
 	}

@@ -304,8 +304,8 @@ func TestDockerNetwork(t *testing.T) {
 	if out := s.run(docker("logs", "server")...); strings.Count(out, "rdma") != 1 {
 		t.Errorf("the server sees\n%s", out)
 	}
-	if out := s.run(in("--rm", "perftest", "ib_write_bw", "-F", "-n", "200", "10.60.0.2")...); !strings.
-		Contains(out, "65536      200") {
+	if out := s.run(in("--rm", "perftest", "ib_write_bw", "-F", "-n", "200",
+		"10.60.0.2")...); !strings.Contains(out, "65536      200") {
 		t.Errorf("ib_write_bw:\n%s", out)
 	}
 	s.run(docker("wait", "server")...)
