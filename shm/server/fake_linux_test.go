@@ -22,6 +22,7 @@ type fakeRNIC struct {
 	sessions map[*fakeHandler]struct{}
 	closed   []error // causes of sessions that ended
 	changes  []string
+	began    int         // how many there were
 	busyQP   atomic.Bool // QPs refuse to close
 	closing  sync.Map    // of chan struct{}, by QP number: the QP closes when it is closed
 	busySRQ  atomic.Bool
@@ -49,6 +50,7 @@ func (f *fakeRNIC) newSession(s *Session) (Handler, error) {
 		f.sessions = map[*fakeHandler]struct{}{}
 	}
 	f.sessions[h] = struct{}{}
+	f.began++
 	return h, nil
 }
 

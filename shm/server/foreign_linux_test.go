@@ -90,6 +90,11 @@ func TestDescriptorThatHangs(t *testing.T) {
 			syscall.Close(fd)
 			ts.srv.mu.Unlock()
 			hq.roundTrip(t, 1)
+			ts.want("HELLO, which is waited for as long", func() bool {
+				ts.f.mu.Lock()
+				defer ts.f.mu.Unlock()
+				return ts.f.began == 2
+			})
 			ts.want("the handler is told", func() bool {
 				if !tt.now {
 					ts.expire(foreignTime)

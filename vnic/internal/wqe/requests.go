@@ -35,6 +35,7 @@ type Requests struct {
 	Queues  queue.Pair
 	send    sendSide
 	watch   atomic.Pointer[watch] // see watching
+	fate    Fate                  // if send.spoiled
 }
 
 // FrontLen is how much of Requests messages need: up to what few requests have.

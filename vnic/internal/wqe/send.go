@@ -18,7 +18,7 @@ type sendSide struct {
 	base             uint32    // the request that has the first slot
 	reads            int32     // under way and unanswered
 	bad              bool      // an entry waits to fail; nothing is taken behind it
-	fate             Fate      // of the request that was taken last
+	spoiled          bool      // the request that was taken last has a Fate
 	finished         bool      // nothing more is taken for this connection
 	broken           bool      // a request was flushed or has failed: what is behind it flushes
 	extensions       bool      // RFC 7306 was agreed on
@@ -187,11 +187,11 @@ func (r *Requests) takeSend(e *Request, flush bool) bool {
 	}
 	e.state, e.Status, e.vendor, e.Moved, e.Total = queued, 0, 0, 0, 0
 	e.HalfPosted, e.ended = false, nil
-	r.send.fate = Fate{}
+	r.send.spoiled = false
 	if w := r.watching(); w != nil {
 		w.take(r.send.tail&r.send.mask, &e.WR, int(r.send.tail-r.send.head))
 		if !flush {
-			r.send.fate = w.spoil(&e.WR)
+			r.spoil(w, &e.WR)
 		}
 	}
 	return true

@@ -36,14 +36,13 @@ var (
 const opSpoiled rdma.Opcode = 0xff
 
 // spoil decides on a request: all are asked, and the first that has it fail says how.
-func (w *watch) spoil(wr *rdma.SendWR) (fate Fate) {
+func (r *Requests) spoil(w *watch, wr *rdma.SendWR) {
 	for _, s := range w.spoilers {
-		if f := s.Spoil(wr); f.Status != rdma.WCSuccess && fate.Status == rdma.WCSuccess {
-			fate = f
+		if f := s.Spoil(wr); f.Status != rdma.WCSuccess && !r.send.spoiled {
+			r.fate, r.send.spoiled = f, true
 			wr.Op = opSpoiled
 		}
 	}
-	return fate
 }
 
 // spoilReceive decides on a receive.
@@ -57,8 +56,10 @@ func (w *watch) spoilReceive(wc *rdma.WC) {
 
 // fated is the fate of the request that was taken last, though its Spoiler may have gone since.
 func (r *Requests) fated() (f Fate, ok bool) {
-	f = r.send.fate
-	return f, f.Status != rdma.WCSuccess
+	if !r.send.spoiled {
+		return f, false
+	}
+	return r.fate, true
 }
 
 // unfit is how a request fails that Check refuses.
