@@ -6,6 +6,7 @@ import "testing"
 func FuzzParse(f *testing.F) {
 	f.Add("a/7 send terminate 0/1/0x02 at 3s for 1m\na device port_down for 2s\na recv nak access")
 	f.Add("vrnic0 reg_mr ENOMEM after 3 count 2 percent 50%\n# none\nvrnic1 create_qp EAGAIN")
+	f.Add("/7 send terminate 0/1/0") // of no device
 	f.Fuzz(func(t *testing.T, s string) {
 		all, err := Parse(s)
 		if err != nil {

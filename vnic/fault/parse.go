@@ -175,6 +175,9 @@ func parseFault(words []string) (f Fault, err error) {
 	}
 	device, qpn, one := strings.Cut(words[0], "/")
 	f.Device, f.What, f.How = device, words[1], words[2]
+	if device == "" {
+		return f, fmt.Errorf("%s: of which device?", words[0])
+	}
 	if one {
 		n, err := strconv.ParseUint(qpn, 10, 24)
 		if err != nil || n == 0 {
