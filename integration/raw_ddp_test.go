@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/lab/rawpeer"
-	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -27,7 +27,7 @@ type lie struct {
 }
 
 // liesOf are lies that need not know the victim.
-func liesOf(rows []torture.Lie) (lies []lie) {
+func liesOf(rows []iwarp.Lie) (lies []lie) {
 	for _, l := range rows {
 		tt := lie{name: l.Name, bad: func(*victim) []seg { return l.Bad }, layer: l.Layer, etype: l.Type,
 			code: l.Code, copies: l.Copies, silent: l.Silent, event: fatal}
@@ -182,7 +182,7 @@ func TestRawTagged(t *testing.T) {
 			return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(8, 1)).DDPVersion(dv)
 		}), layer: 1, etype: 1, code: 0x04, copies: ddp, event: fatal})
 	}
-	runLies(t, append(lies, liesOf(torture.TaggedLies())...))
+	runLies(t, append(lies, liesOf(iwarp.TaggedLies())...))
 }
 
 // Untagged segments that fit no receive. DDP-026, 054, 076, 080, 081, 082, 089, 090, 093;
@@ -224,7 +224,7 @@ func TestRawUntagged(t *testing.T) {
 				bad:   twice(rawpeer.Send(1, 40, octets(8, 1)).DDPVersion(dv)),
 				layer: 1, etype: 2, code: 0x06, copies: ddp, event: fatal, expect: placed})
 	}
-	runLies(t, append(lies, liesOf(torture.UntaggedLies())...))
+	runLies(t, append(lies, liesOf(iwarp.UntaggedLies())...))
 }
 
 // What RDMAP refuses. RDMAP-005, 006, 021, 023, 027, 033, 034, 036, 037, 068, 105, 113, 117, 118;
@@ -255,7 +255,7 @@ func TestRawRDMAP(t *testing.T) {
 	})
 	add("Read Response for nothing", 2, 0x06,
 		func(v *victim) seg { return rawpeer.ReadResponse(v.rw.RKey(), v.rw.Addr(), octets(8, 1)) })
-	runLies(t, append(lies, liesOf(torture.RDMAPLies())...))
+	runLies(t, append(lies, liesOf(iwarp.RDMAPLies())...))
 }
 
 // readOf asks for n octets at off of a region, to be put at a place that the peer made up.

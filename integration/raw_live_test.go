@@ -10,7 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/integration/rawhost"
 	"github.com/vrnic/vrnic/lab/rawpeer"
-	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -198,7 +198,7 @@ func rawUnfinished(t *testing.T, r *rig) {
 // nothing is sent any more but the FIN. RDMAP-035, 075, 076, 078, 079, 080, 126; SEC-029.
 func TestRawTerminated(t *testing.T) {
 	r := newRig(t)
-	for _, tt := range torture.Terminates() {
+	for _, tt := range iwarp.Terminates() {
 		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.ready()
@@ -257,23 +257,23 @@ func fatalAnd(v *victim, pairs ...any) rdma.AsyncEventType {
 
 // Terminates that are none. RDMAP-023, 077.
 func TestRawBadTerminates(t *testing.T) {
-	runLies(t, liesOf(torture.TerminateLies()))
+	runLies(t, liesOf(iwarp.TerminateLies()))
 }
 
 // Answers to a Read that it did not ask for. RDMAP-049, 062, 068, 097; DDP-054.
 func TestRawReadResponses(t *testing.T) {
 	r := newRig(t)
-	for _, tt := range torture.Answers() {
+	for _, tt := range iwarp.Answers() {
 		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.connected(4, 4)
-			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, torture.ReadSize),
+			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, iwarp.ReadSize),
 				RemoteAddr: 0x1234, RKey: 5})
 			v.send(rdma.SendWR{ID: 61, Op: rdma.OpSend})
 			req := got[seg](t)(p.Next())
 			read, ok := req.Read()
 			if want := rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: read.SinkSTag, SinkTO: read.SinkTO,
-				Size: torture.ReadSize, SrcSTag: 5, SrcTO: 0x1234}); !ok ||
+				Size: iwarp.ReadSize, SrcSTag: 5, SrcTO: 0x1234}); !ok ||
 				!bytes.Equal(req.ULPDU(), want.ULPDU()) {
 				t.Fatalf("the Read Request is %s", rawpeer.DumpSeg(req.ULPDU()))
 			}

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/integration/rawhost"
-	"github.com/vrnic/vrnic/integration/rawsctp"
 	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/rawsctp"
 	"github.com/vrnic/vrnic/rdma"
 )
 

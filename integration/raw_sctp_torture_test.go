@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawsctp"
 	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/rawsctp"
 	"github.com/vrnic/vrnic/rdma"
 )
 

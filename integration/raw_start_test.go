@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/lab/rawpeer"
-	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -38,7 +38,7 @@ func TestRawBadRequests(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 0)
 	l := v.listen(0)
-	for _, tt := range torture.BadStarts() {
+	for _, tt := range iwarp.BadStarts() {
 		r.each(t, tt.Name, func(t *testing.T, r *rig) {
 			p := got[*rawpeer.Peer](t)(r.host.Dial(t.Context(), l.Addr()))
 			defer p.Close()
@@ -182,7 +182,7 @@ func rawWords(t *testing.T, r *rig) {
 			first, second := flags>>2<<14|n, flags<<14|0x3fff-n
 			v := newVictim(t, r, 1)
 			p := v.accept(rdma.ConnParam{}, rawpeer.Request(rawpeer.FlagC).Enhanced(first, second))
-			if wrong := torture.RightReply(p.Sent, p.Got); len(wrong) > 0 {
+			if wrong := iwarp.RightReply(p.Sent, p.Got); len(wrong) > 0 {
 				t.Errorf("words %#04x %#04x were answered with %+v: %v", first, second, p.Got, wrong)
 			}
 			if f, s, _ := p.Got.Words(); f&0x3fff > 128 && f&0x3fff != 0x3fff ||

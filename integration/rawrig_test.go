@@ -16,7 +16,7 @@ import (
 	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/rawhost"
 	"github.com/vrnic/vrnic/lab/rawpeer"
-	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -404,7 +404,7 @@ func (v *victim) tryAccept(p rdma.ConnParam, hello rawpeer.Start) (*rawpeer.Peer
 }
 
 // plain is the Request of a peer with CRCs, in the peer-to-peer model with every RTR.
-func plain(ird, ord uint16) rawpeer.Start { return torture.Plain(ird, ord) }
+func plain(ird, ord uint16) rawpeer.Start { return iwarp.Plain(ird, ord) }
 
 // rtr is the first FPDU of an initiator.
 func rtr() rawpeer.Step { return rawpeer.Put(rawpeer.Write(0, 0, nil)) }
@@ -641,7 +641,7 @@ func (y *bystander) moves(t testing.TB) {
 }
 
 // octets is a pattern of n octets.
-func octets(n int, seed byte) []byte { return torture.Octets(n, seed) }
+func octets(n int, seed byte) []byte { return iwarp.Octets(n, seed) }
 
 // alive wants the connection to work both ways: a Send of the peer with sequence number msn into
 // the receive id, and one of the victim's.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawroce"
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )

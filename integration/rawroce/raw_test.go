@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vrnic/vrnic/integration/rawroce"
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/rdma"
 )

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawroce"
+	"github.com/vrnic/vrnic/integration/rawhost"
 	"github.com/vrnic/vrnic/internal/stacknet"
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -23,7 +24,7 @@ type rig struct {
 	sw  *ethswitch.Switch
 	st  *netstack.Stack
 	ctx *vnic.Context
-	raw *rawroce.Peer
+	raw *rawhost.Station
 }
 
 const (
@@ -61,9 +62,9 @@ func (r *rig) device(n int) (*netstack.Stack, *vnic.Context) {
 }
 
 // peer is one more raw peer, the n-th station.
-func (r *rig) peer(n int) *rawroce.Peer {
+func (r *rig) peer(n int) *rawhost.Station {
 	r.Helper()
-	p, err := rawroce.New(r.sw, rawAddrs(n)...)
+	p, err := rawhost.NewStation(r.sw, rawAddrs(n)...)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/integration/rawroce"
+	"github.com/vrnic/vrnic/integration/rawhost"
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce/mad"
@@ -256,7 +257,7 @@ func TestForgedMessages(t *testing.T) {
 	if !ok || rep.RemoteID != 2 {
 		t.Fatalf("a REQ that is right: %T %+v", msg, msg)
 	}
-	say := func(from *rawroce.Peer, msg mad.Message) {
+	say := func(from *rawhost.Station, msg mad.Message) {
 		from.Send(m.st.MAC(), m.datagram(from.Addrs[0], 1, 1, gsiQKey, mad.Append(nil, 9, msg)))
 	}
 	say(forger, &mad.RTU{LocalID: 2, RemoteID: rep.LocalID})

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/integration/rawroce"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port"

@@ -182,7 +182,9 @@ var layers = map[string][]string{
 
 	// Peers made by hand, which share no code with what they are held against.
 	"lab/rawpeer": {std},
-	"lab/torture": {std, module + "lab/rawpeer"},
+	"lab/rawroce": {std},
+	"lab/rawsctp": {std},
+	"lab/torture": {std, module + "lab/rawpeer", module + "lab/rawroce", module + "lab/rawsctp"},
 
 	"contrib":         {std, module + "iwarp", module + "sctpddp"},
 	"integration":     {whole},

@@ -1,8 +1,5 @@
-// Package torture is a list of what peers may do wrong, and right, and what an endpoint has to
-// answer: cases, each with the requirements of docs/conformance.md that it is about. They are the
-// tests' against the daemon, which look at memory and completions, too, and `vrnic torture`'s
-// against any endpoint, of which no more is known than its address.
-//
-// Nothing here needs to know a key of the endpoint's memory: a segment without octets is not held
-// against any (RFC 5041, section 5.2), and so a Write and a Read of nothing are always allowed.
+// Package torture runs cases of what peers may do wrong, and right, against an endpoint of which no
+// more is known than its address, and reports what has come of them. Each case has the requirements
+// of docs/conformance.md that it is about, and the answer that they want. The packages below have
+// the cases: iwarp, roce and sctp.
 package torture

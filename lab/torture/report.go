@@ -12,6 +12,7 @@ import (
 type Report struct {
 	Target    string         `json:"target"`
 	Transport string         `json:"transport"`
+	Ended     string         `json:"ended,omitempty"` // before the end: why
 	Counts    map[Status]int `json:"counts"`
 	Results   []Result       `json:"results"`
 }
@@ -22,11 +23,16 @@ func (r *Report) Add(x Result) {
 		r.Counts = make(map[Status]int)
 	}
 	r.Counts[x.Status]++
+	if x.Status == Down {
+		r.Ended = "the endpoint is down since " + x.Name
+	}
 	r.Results = append(r.Results, x)
 }
 
-// Good says whether all that was tried came out as it is to.
-func (r *Report) Good() bool { return r.Counts[Pass]+r.Counts[Skip] == len(r.Results) }
+// Good says whether all was tried that makes sense, and came out as it is to.
+func (r *Report) Good() bool {
+	return r.Ended == "" && r.Counts[Pass]+r.Counts[Skip] == len(r.Results)
+}
 
 // Line writes a result in a line, and what went over the connection if verbose is set.
 func (x Result) Line(w io.Writer, verbose bool) error {
@@ -49,11 +55,17 @@ func (r *Report) Summary() string {
 			s += fmt.Sprintf(", %d %s", n, st)
 		}
 	}
+	if r.Ended != "" {
+		s += "; ended early: " + r.Ended
+	}
 	return s
 }
 
 // JSON writes r.
 func (r *Report) JSON(w io.Writer) error {
+	if r.Results == nil {
+		r.Results = []Result{} // a list, if there is nothing in it, too
+	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
@@ -64,6 +76,7 @@ type junitSuite struct {
 	Name     string      `xml:"name,attr"`
 	Tests    int         `xml:"tests,attr"`
 	Failures int         `xml:"failures,attr"`
+	Errors   int         `xml:"errors,attr"`
 	Skipped  int         `xml:"skipped,attr"`
 	Cases    []junitCase `xml:"testcase"`
 }
@@ -73,6 +86,7 @@ type junitCase struct {
 	Name    string    `xml:"name,attr"`
 	Time    string    `xml:"time,attr"`
 	Failure *junitWhy `xml:"failure,omitempty"`
+	Error   *junitWhy `xml:"error,omitempty"`
 	Skipped *junitWhy `xml:"skipped,omitempty"`
 }
 
@@ -81,7 +95,8 @@ type junitWhy struct {
 	Text    string `xml:",chardata"`
 }
 
-// JUnit writes r as JUnit's XML: a class is a transport and the group of a case.
+// JUnit writes r as JUnit's XML: a class is a transport and the group of a case. That the run ended
+// early is an error of a case more, which whoever reads such files shows.
 func (r *Report) JUnit(w io.Writer) error {
 	s := junitSuite{Name: "vrnic torture " + r.Target, Tests: len(r.Results),
 		Skipped: r.Counts[Skip], Failures: len(r.Results) - r.Counts[Pass] - r.Counts[Skip]}
@@ -96,6 +111,11 @@ func (r *Report) JUnit(w io.Writer) error {
 			c.Failure = &junitWhy{Message: string(x.Status) + ": " + x.Detail, Text: x.Transcript}
 		}
 		s.Cases = append(s.Cases, c)
+	}
+	if r.Ended != "" {
+		s.Tests, s.Errors = s.Tests+1, 1
+		s.Cases = append(s.Cases, junitCase{Class: r.Transport, Name: "the run comes to its end",
+			Time: "0.000", Error: &junitWhy{Message: r.Ended}})
 	}
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err

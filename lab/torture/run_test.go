@@ -15,15 +15,24 @@ import (
 
 	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/lab/torture/torturetest"
 )
 
 const patience = time.Minute
 
+// some is the suite of iWARP with the cases that words choose.
+func some(words ...string) torture.Suite {
+	s := iwarp.Suite(iwarp.DialHost)
+	s.Cases = torture.Select(s.Cases, words)
+	return s
+}
+
 // An endpoint is told as what it is: one that refuses as it has to, one that does so in another
 // way, one that takes what is wrong, and one that takes nothing any more.
 func TestStatus(t *testing.T) {
-	cases := torture.Select(torture.Cases(), []string{"ddp/QN 4", "ddp/QN 256"})
+	suite := some("ddp/QN 4", "ddp/QN 256")
+	cases := suite.Cases
 	if len(cases) < 2 {
 		t.Fatalf("%d cases", len(cases))
 	}
@@ -62,13 +71,14 @@ func TestStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e = torturetest.New(t, tt.wrong)
 			var r torture.Report
-			err := torture.Run(t.Context(), torture.Target{Addr: e.Addr, Timeout: patience}, cases, r.Add)
+			err := torture.Run(t.Context(), torture.Target{Addr: e.Addr, Timeout: patience}, suite, r.Add)
 			if err != nil || len(r.Results) != len(cases) || r.Results[0].Status != tt.want ||
 				!strings.Contains(r.Results[0].Detail, tt.words) || r.Good() != (tt.want == torture.Pass) {
 				t.Fatalf("%v, %+v", err, r.Results)
 			}
-			if last := r.Results[len(cases)-1]; tt.want == torture.Down && last.Status != torture.Skip {
-				t.Errorf("behind the one that ended it: %+v", last)
+			if last := r.Results[len(cases)-1]; tt.want == torture.Down && (last.Status != torture.Skip ||
+				!strings.Contains(r.Ended, "down since ddp/QN 4")) {
+				t.Errorf("behind the one that ended it: %+v, %q", last, r.Ended)
 			}
 			if tt.want == torture.Differs && !strings.Contains(r.Results[0].Transcript, "QN=") {
 				t.Errorf("the transcript is %q", r.Results[0].Transcript)
@@ -81,9 +91,8 @@ func TestStatus(t *testing.T) {
 func TestRequests(t *testing.T) {
 	e := torturetest.New(t, nil)
 	var r torture.Report
-	cases := torture.Select(torture.Cases(), []string{"Key differs", "an FPDU behind it"})
-	if err := torture.Run(t.Context(), torture.Target{Addr: e.Addr, Timeout: patience}, cases,
-		r.Add); err != nil {
+	if err := torture.Run(t.Context(), torture.Target{Addr: e.Addr, Timeout: patience},
+		some("Key differs", "an FPDU behind it"), r.Add); err != nil {
 		t.Fatal(err)
 	}
 	// This endpoint looks at the Key, and takes what is behind a Request.
@@ -105,7 +114,7 @@ func TestInterrupted(t *testing.T) {
 	ran := make(chan error, 1)
 	go func() {
 		ran <- torture.Run(ctx, torture.Target{Addr: l.Addr().(*net.TCPAddr).AddrPort(),
-			Timeout: time.Hour}, torture.Cases(), func(r torture.Result) { t.Errorf("%+v", r) })
+			Timeout: time.Hour}, some(), func(r torture.Result) { t.Errorf("%+v", r) })
 	}()
 	c, err := l.Accept()
 	if err != nil {
@@ -126,6 +135,30 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// The results of a run that is stopped in its midst are those that there are, and that of each
+// case that was not run.
+func TestInterruptedLater(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	e := torturetest.New(t, func(p *rawpeer.Peer, s rawpeer.Seg) error {
+		if s.QN == 4 {
+			return p.Put(rawpeer.Terminate(1, 2, 0x01, rawpeer.WithDDP, s))
+		}
+		cancel()
+		<-t.Context().Done() // nothing comes of it
+		return nil
+	})
+	suite := some("ddp/QN 4", "ddp/QN 256", "ddp/QN 65536")
+	var r torture.Report
+	err := torture.Run(ctx, torture.Target{Addr: e.Addr, Timeout: time.Hour}, suite, r.Add)
+	n := len(suite.Cases)
+	if !errors.Is(err, context.Canceled) || n < 3 || len(r.Results) != n ||
+		r.Counts[torture.Skip] == 0 || r.Counts[torture.Skip]+r.Counts[torture.Pass] != n ||
+		r.Results[n-1].Detail != "interrupted" {
+		t.Errorf("%v: %+v", err, r.Results)
+	}
+}
+
 // Whom nothing is sent to: nobody, and many.
 func TestRefused(t *testing.T) {
 	for _, s := range []string{"0.0.0.0:7174", "[::]:7174", "224.0.0.1:7174", "[ff02::1]:7174",
@@ -134,7 +167,7 @@ func TestRefused(t *testing.T) {
 		if err := target.Check(); err == nil {
 			t.Errorf("%s is taken", s)
 		}
-		err := torture.Run(t.Context(), target, torture.Cases(), func(r torture.Result) {
+		err := torture.Run(t.Context(), target, some(), func(r torture.Result) {
 			t.Errorf("%s: %+v", s, r)
 		})
 		if err == nil {
@@ -151,7 +184,7 @@ func TestRefused(t *testing.T) {
 // Cases have names of their own, requirements and words; they are chosen by a part of a name and by
 // requirement.
 func TestSelect(t *testing.T) {
-	all := torture.Cases()
+	all := some().Cases
 	names := map[string]bool{}
 	for _, c := range all {
 		if names[c.Name] || !strings.Contains(c.Name, "/") || len(c.IDs) == 0 || c.Want == "" {
@@ -179,8 +212,8 @@ func TestSelect(t *testing.T) {
 
 // A report as JSON and as JUnit's XML has each case, and what is wrong with it.
 func TestReport(t *testing.T) {
-	r := torture.Report{Target: "192.0.2.1:7174", Transport: "tcp"}
-	c := torture.Cases()[0]
+	r := torture.Report{Target: "192.0.2.1:7174", Transport: "iwarp"}
+	c := some().Cases[0]
 	for s, detail := range map[torture.Status]string{torture.Pass: "", torture.Differs: "a <RST>",
 		torture.Skip: "why not"} {
 		r.Add(torture.Result{Case: c, Status: s, Detail: detail, Transcript: "-> 1 & 2"})
@@ -212,7 +245,7 @@ func TestReport(t *testing.T) {
 	}
 	if err := xml.Unmarshal(b.Bytes(), &suite); err != nil || suite.Tests != 3 ||
 		suite.Failures != 1 || suite.Skipped != 1 || len(suite.Cases) != 3 ||
-		suite.Cases[0].Class != "tcp.request" {
+		suite.Cases[0].Class != "iwarp.request" {
 		t.Fatalf("%v: %+v", err, suite)
 	}
 	failures := 0
@@ -224,6 +257,14 @@ func TestReport(t *testing.T) {
 			}
 		}
 	}
+	r.Ended = "interrupted"
+	b.Reset()
+	if err := r.JUnit(&b); err != nil || xml.Unmarshal(b.Bytes(), new(struct{})) != nil ||
+		!strings.Contains(b.String(), `errors="1"`) ||
+		!strings.Contains(b.String(), `<error message="interrupted">`) || r.Good() {
+		t.Errorf("ended early: %v: %s", err, &b)
+	}
+	r.Ended = ""
 	if failures != 1 || r.Good() || r.Summary() != "3 cases, 1 pass, 1 differs, 1 skip" {
 		t.Errorf("%d failures, %s", failures, r.Summary())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/lab/torture"
+	"github.com/vrnic/vrnic/lab/torture/iwarp"
 )
 
 // formats are how a report is written.
@@ -57,8 +58,9 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 	if !ok {
 		return usage("--format %q: there are text, json and junit", c.String("format"))
 	}
-	cases := torture.Select(torture.Cases(), c.StringSlice("only"))
-	if len(cases) == 0 {
+	suite := iwarp.Suite(iwarp.DialHost)
+	suite.Cases = torture.Select(suite.Cases, c.StringSlice("only"))
+	if len(suite.Cases) == 0 {
 		return usage("no case is about %s; see vrnic torture --list", strings.Join(c.StringSlice("only"),
 			", "))
 	}
@@ -66,7 +68,7 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 		if c.NArg() > 0 {
 			return usage("--list takes no address")
 		}
-		for _, x := range cases {
+		for _, x := range suite.Cases {
 			if _, err := fmt.Fprintf(c.App.Writer, "%s [%s]: %s\n", x.Name, strings.Join(x.IDs, ", "),
 				x.Want); err != nil {
 				return err
@@ -80,9 +82,10 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 	}
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r := torture.Report{Target: t.Addr.String(), Transport: "tcp"}
+	context.AfterFunc(ctx, stop) // a second signal ends the command at once
+	r := torture.Report{Target: t.Addr.String(), Transport: suite.Transport}
 	var failed error
-	err = torture.Run(ctx, t, cases, func(x torture.Result) {
+	err = torture.Run(ctx, t, suite, func(x torture.Result) {
 		r.Add(x)
 		if write == nil {
 			failed = errors.Join(failed, x.Line(c.App.Writer, c.Bool("verbose")))
@@ -91,15 +94,16 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
-	if err = errors.Join(err, failed); err != nil {
-		return err
+	if err != nil {
+		r.Ended = err.Error()
 	}
-	if write != nil {
-		err = write(&r, c.App.Writer)
-	} else {
-		_, err = fmt.Fprintln(c.App.Writer, r.Summary())
+	switch { // a report is whole, however far the run has come
+	case write != nil:
+		failed = write(&r, c.App.Writer)
+	case len(r.Results) > 0 && failed == nil:
+		_, failed = fmt.Fprintln(c.App.Writer, r.Summary())
 	}
-	if err == nil && !r.Good() {
+	if err = errors.Join(err, failed); err == nil && !r.Good() {
 		err = cli.Exit("", 1)
 	}
 	return err

@@ -3,10 +3,13 @@ package torture
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/urfave/cli/v2"
@@ -66,6 +69,37 @@ func TestCommand(t *testing.T) {
 	if out, status, err := run(); status != 1 || out != "" ||
 		!strings.Contains(err.Error(), "does not take a connection") {
 		t.Errorf("nobody there: status %d, %v:\n%s", status, err, out)
+	}
+	out, status, err = run("--format", "json")
+	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil || status != 1 || err == nil ||
+		!strings.Contains(r.Ended, "does not take a connection") {
+		t.Errorf("JSON, nobody there: status %d, %v, %v:\n%s", status, err, jerr, out)
+	}
+}
+
+// A run that is interrupted leaves a whole report, which says so, in each format.
+func TestInterrupted(t *testing.T) {
+	for format, says := range map[string]string{"json": `"ended": "interrupted"`,
+		"junit": `<error message="interrupted">`, "text": "ended early: interrupted"} {
+		t.Run(format, func(t *testing.T) {
+			e := torturetest.New(t, func(*rawpeer.Peer, rawpeer.Seg) error {
+				if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+					t.Error(err)
+				}
+				<-t.Context().Done() // no answer
+				return nil
+			})
+			out, status, err := command("--port", strconv.Itoa(int(e.Addr.Port())), "--timeout", "1h",
+				"--format", format, "--only", "ddp/QN", "127.0.0.1")
+			if status != 1 || err.Error() != "interrupted" || !strings.Contains(out, says) ||
+				!strings.Contains(out, "QN 65536") {
+				t.Errorf("status %d, %v:\n%s", status, err, out)
+			}
+			if format == "json" && !json.Valid([]byte(out)) ||
+				format == "junit" && xml.Unmarshal([]byte(out), new(struct{})) != nil {
+				t.Errorf("no whole document:\n%s", out)
+			}
+		})
 	}
 }
 

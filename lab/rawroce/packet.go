@@ -5,10 +5,9 @@
 // are built and read from the figures of the InfiniBand Architecture Specification, volume 1,
 // chapter 9 and annex A17, alone.
 //
-//	p, err := rawroce.New(sw, netip.MustParseAddr("10.77.0.9"))
-//	p.Send(p.To(device, rawroce.Packet{Opcode: 0x0a, QPN: qpn, PSN: 5, Ack: rawroce.AckReq,
-//		Ext: rawroce.RETH(va, rkey, 4), Payload: []byte("abcd")}).Bytes())
-//	answer, err := p.Next(ctx)
+//	b := rawroce.Packet{Src: own, Dst: device, Opcode: 0x0a, QPN: qpn, PSN: 5, Ack: rawroce.AckReq,
+//		Ext: rawroce.RETH(va, rkey, 4), Payload: []byte("abcd")}.Bytes()
+//	answer, err := rawroce.Read(packet)
 package rawroce
 
 import (
@@ -131,10 +130,11 @@ func (p Packet) Bytes() []byte {
 // FixIPv4 makes the checksum of an IPv4 header.
 func FixIPv4(b []byte) {
 	b[10], b[11] = 0, 0
-	binary.BigEndian.PutUint16(b[10:], ^sum(b[:int(b[0]&15)*4]))
+	binary.BigEndian.PutUint16(b[10:], ^Sum(b[:int(b[0]&15)*4]))
 }
 
-func sum(b []byte) uint16 {
+// Sum is the checksum of IP before it is complemented: of octets with a right one it is 0xffff.
+func Sum(b []byte) uint16 {
 	s := uint32(0)
 	for i := 0; i+1 < len(b); i += 2 {
 		s += uint32(binary.BigEndian.Uint16(b[i:]))
@@ -148,8 +148,8 @@ func FixICRC(b []byte) {
 	binary.LittleEndian.PutUint32(b[n:], icrc(b[:n]))
 }
 
-// headLen is the length of the IP header at b.
-func headLen(b []byte) int {
+// HeadLen is the length of the IP header at b.
+func HeadLen(b []byte) int {
 	if b[0]>>4 == 6 {
 		return 40
 	}
@@ -167,7 +167,7 @@ func icrc(b []byte) uint32 {
 			}
 		}
 	}
-	n := headLen(b)
+	n := HeadLen(b)
 	if b[0]>>4 == 6 {
 		ip[0] |= 0x0f
 		ones(1, 2, 3, 7)
@@ -195,7 +195,7 @@ func Read(b []byte) (p Packet, err error) {
 	if len(b) < 20+8+12+4 {
 		return p, fmt.Errorf("%d octets", len(b))
 	}
-	n := headLen(b)
+	n := HeadLen(b)
 	if b[0]>>4 == 4 {
 		total := int(be.Uint16(b[2:]))
 		switch {
@@ -203,7 +203,7 @@ func Read(b []byte) (p Packet, err error) {
 			return p, fmt.Errorf("IPv4 header % x: options, no DF, or not UDP", b[:20])
 		case total > len(b):
 			return p, fmt.Errorf("IPv4 length %d of %d", total, len(b))
-		case sum(b[:20]) != 0xffff:
+		case Sum(b[:20]) != 0xffff:
 			return p, errors.New("wrong IPv4 checksum")
 		}
 		b = b[:total]

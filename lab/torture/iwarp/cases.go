@@ -1,23 +1,40 @@
-package torture
+package iwarp
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/vrnic/vrnic/lab/rawpeer"
+	"github.com/vrnic/vrnic/lab/torture"
 )
 
-// Cases are all of them, over TCP.
-func Cases() []Case {
-	var cs []Case
+// A row is a case, and what its peer does.
+type row struct {
+	name string
+	ids  []string
+	want string
+	run  func(a *attempt) error
+}
+
+// Suite is all of them, with connections of dial.
+func Suite(dial Dialer) torture.Suite {
+	s := torture.Suite{Transport: "iwarp", ComesUp: tried(dial, comesUp)}
+	for _, r := range rows() {
+		s.Cases = append(s.Cases, torture.Case{Name: r.name, IDs: r.ids, Want: r.want,
+			Try: tried(dial, r.run)})
+	}
+	return s
+}
+
+func rows() []row {
+	var cs []row
 	for _, s := range BadStarts() {
-		cs = append(cs, Case{"request/" + s.Name, s.IDs, "the connection is closed without a word",
+		cs = append(cs, row{"request/" + s.Name, s.IDs, "the connection is closed without a word",
 			s.run})
 	}
 	for _, q := range goodRequests() {
-		cs = append(cs, Case{"request/" + q.name, q.ids, "a Reply that fits, and a connection that works",
+		cs = append(cs, row{"request/" + q.name, q.ids, "a Reply that fits, and a connection that works",
 			q.run})
 	}
 	cs = append(cs, framing()...)
@@ -31,14 +48,14 @@ func Cases() []Case {
 			if l.Silent {
 				want = "a FIN without a Terminate"
 			}
-			cs = append(cs, Case{g.name + l.Name, l.IDs, want, l.run})
+			cs = append(cs, row{g.name + l.Name, l.IDs, want, l.run})
 		}
 	}
 	for _, x := range Terminates() {
-		cs = append(cs, Case{"terminate/comes " + x.Name, x.IDs, "nothing but a FIN", x.run})
+		cs = append(cs, row{"terminate/comes " + x.Name, x.IDs, "nothing but a FIN", x.run})
 	}
 	for _, o := range oddities() {
-		cs = append(cs, Case{"odd/" + o.name, o.ids, "it is taken, and the connection goes on", o.run})
+		cs = append(cs, row{"odd/" + o.name, o.ids, "it is taken, and the connection goes on", o.run})
 	}
 	cs = append(cs, ends()...)
 	for _, x := range Answers() {
@@ -46,7 +63,7 @@ func Cases() []Case {
 		if !x.Right() {
 			want = fmt.Sprintf("Terminate %d/%d/%02x, and a FIN", x.Layer, x.Type, x.Code)
 		}
-		cs = append(cs, Case{"read response/" + x.Name, x.IDs, want, x.run})
+		cs = append(cs, row{"read response/" + x.Name, x.IDs, want, x.run})
 	}
 	return cs
 }
@@ -93,7 +110,7 @@ func (x Terminated) run(a *attempt) error {
 	case e == rawpeer.EndFIN:
 		return nil
 	case e == rawpeer.EndReset:
-		return differsf("a RST, not a FIN")
+		return torture.Differf("a RST, not a FIN")
 	}
 	return ended(err)
 }
@@ -113,7 +130,7 @@ func (x Answer) run(a *attempt) error {
 	s, err := p.Next()
 	r, ok := s.Read()
 	if err != nil || !ok || r.Size != ReadSize || r.SrcSTag != stag || r.SrcTO != to {
-		return skipf("no Read Request for what was offered: the endpoint is no rping -s")
+		return torture.Skipf("no Read Request for what was offered: the endpoint is no rping -s")
 	}
 	segs := x.Answer(r)
 	if err := p.Put(segs...); err != nil {
@@ -181,13 +198,13 @@ func (q goodRequest) run(a *attempt) error {
 	}
 	err = a.alive(p, 1)
 	if len(wrong) > 0 {
-		err = differsf("of the Reply: %s", strings.Join(wrong, ", "))
+		err = torture.Differf("of the Reply: %s", strings.Join(wrong, ", "))
 	}
 	return err
 }
 
 // framing are FPDUs that are none, and one that comes octet by octet.
-func framing() []Case {
+func framing() []row {
 	terminate := func(code byte) rawpeer.Seg {
 		return rawpeer.Terminate(2, 0, code, bare, rawpeer.Seg{})
 	}
@@ -198,7 +215,7 @@ func framing() []Case {
 				return err
 			}
 			if !p.Out.CRC {
-				return skipf("no CRCs are agreed on")
+				return torture.Skipf("no CRCs are agreed on")
 			}
 			if err := put(p); err != nil {
 				return err
@@ -210,7 +227,7 @@ func framing() []Case {
 	wrong := func(p *rawpeer.Peer) error {
 		return p.PutLie(nowhere, rawpeer.Lie{CRC: func(c uint32) uint32 { return ^c }})
 	}
-	cs := []Case{
+	cs := []row{
 		{"fpdu/wrong CRC", []string{"MPA-090"}, want(2), send(wrong, 2)},
 		{"fpdu/CRC of 0", []string{"MPA-090"}, want(2), send(func(p *rawpeer.Peer) error {
 			return p.PutLie(nowhere, rawpeer.Lie{CRC: func(uint32) uint32 { return 0 }})
@@ -232,21 +249,21 @@ func framing() []Case {
 			}
 			a.settle()
 			if !p.Out.CRC {
-				return skipf("no CRCs are agreed on")
+				return torture.Skipf("no CRCs are agreed on")
 			}
 			if err := wrong(p); err != nil {
 				return err
 			}
 			// With a Terminate or without one: docs/decisions.md, M12.
 			err = a.refused(p, terminate(2), true)
-			if d := (differs{}); err != nil && errors.As(err, &d) {
+			if torture.Differing(err) {
 				return nil
 			}
 			return err
 		}},
 	}
 	for _, n := range []uint16{1, 18, 1000} {
-		cs = append(cs, Case{fmt.Sprint("fpdu/ULPDU_Length ", n, " of 14"), []string{"MPA-047"}, want(2),
+		cs = append(cs, row{fmt.Sprint("fpdu/ULPDU_Length ", n, " of 14"), []string{"MPA-047"}, want(2),
 			send(func(p *rawpeer.Peer) error {
 				err := p.PutLie(nowhere, rawpeer.Lie{Length: func(uint16) uint16 { return n }})
 				if err == nil {
@@ -313,7 +330,7 @@ func (o oddity) run(a *attempt) error {
 }
 
 // ends are the ways in which a peer leaves; the endpoint closes, and others still come to it.
-func ends() []Case {
+func ends() []row {
 	half := func(p *rawpeer.Peer) error {
 		b := p.Out.Append(nil, rawpeer.Send(1, 0, Octets(100, 1)).ULPDU(), rawpeer.Lie{})
 		return p.Write(b[:50])
@@ -340,7 +357,7 @@ func ends() []Case {
 	fin := func(p *rawpeer.Peer) error { return p.C.CloseWrite() }
 	rst := func(p *rawpeer.Peer) error { return p.C.Reset() }
 	const want = "the endpoint closes, and takes another connection"
-	return []Case{
+	return []row{
 		{"end/a FIN", []string{"DDP-069"}, want, leave(nothing, fin, false)},
 		{"end/a FIN within an FPDU", []string{"MPA-089"}, want, leave(half, fin, false)},
 		{"end/a RST", []string{"MPA-088"}, want, leave(nothing, rst, true)},

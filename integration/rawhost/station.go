@@ -1,4 +1,4 @@
-package rawroce
+package rawhost
 
 import (
 	"context"
@@ -8,13 +8,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vrnic/vrnic/lab/rawroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// A Peer is a station of a switch, with a MAC and some addresses. It answers ARP and neighbour
+// A Station is one of a switch, with a MAC and some addresses. It answers ARP and neighbour
 // discovery, and keeps RoCE's packets that come to its MAC.
-type Peer struct {
+type Station struct {
 	MAC   frame.MAC
 	Addrs []netip.Addr
 
@@ -29,9 +30,9 @@ type Peer struct {
 // maxKept bounds the packets that wait to be taken.
 const maxKept = 1 << 16
 
-// New attaches a Peer to sw; Close takes it off.
-func New(sw *ethswitch.Switch, addrs ...netip.Addr) (*Peer, error) {
-	p := &Peer{MAC: frame.RandomMAC(), Addrs: addrs, came: make(chan struct{}, 1)}
+// NewStation attaches a Station to sw; Close takes it off.
+func NewStation(sw *ethswitch.Switch, addrs ...netip.Addr) (*Station, error) {
+	p := &Station{MAC: frame.RandomMAC(), Addrs: addrs, came: make(chan struct{}, 1)}
 	at, err := sw.Attach(ethswitch.PortOptions{Name: "raw " + p.MAC.String(), Kind: "memory"}, p)
 	if err != nil {
 		return nil, err
@@ -41,16 +42,16 @@ func New(sw *ethswitch.Switch, addrs ...netip.Addr) (*Peer, error) {
 }
 
 // Close takes p off its switch.
-func (p *Peer) Close() { p.at.Detach() }
+func (p *Station) Close() { p.at.Detach() }
 
 // Offloads implements ethswitch.Port.
-func (p *Peer) Offloads(frame.GSO) bool { return false }
+func (p *Station) Offloads(frame.GSO) bool { return false }
 
 // String implements ethswitch.Port.
-func (p *Peer) String() string { return "a peer made by hand" }
+func (p *Station) String() string { return "a peer made by hand" }
 
 // Transmit implements ethswitch.Port: a frame comes to p.
-func (p *Peer) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
+func (p *Station) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	b := f.AppendTo(nil)
 	if frame.MAC(b[:6]) != p.MAC && b[0]&1 == 0 {
 		return true
@@ -74,19 +75,19 @@ func (p *Peer) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 }
 
 // advertise answers a Neighbour Solicitation (RFC 4861, section 4.4).
-func (p *Peer) advertise(mac frame.MAC, to []byte, target netip.Addr) {
+func (p *Station) advertise(mac frame.MAC, to []byte, target netip.Addr) {
 	icmp := append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, target.AsSlice()...)
 	icmp = append(append(icmp, 2, 1), p.MAC[:]...)
 	pseudo := append(append(target.AsSlice(), to...), 0, 0, 0, byte(len(icmp)), 0, 0, 0, 58)
-	binary.BigEndian.PutUint16(icmp[2:], ^sum(append(pseudo, icmp...)))
+	binary.BigEndian.PutUint16(icmp[2:], ^rawroce.Sum(append(pseudo, icmp...)))
 	b := append([]byte{0x60, 0, 0, 0, 0, byte(len(icmp)), 58, 255}, target.AsSlice()...)
 	p.SendFrame(mac, 0x86dd, append(append(b, to...), icmp...))
 }
 
-func (p *Peer) keep(ip []byte) {
+func (p *Station) keep(ip []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := headLen(ip)
+	n := rawroce.HeadLen(ip)
 	proto := ip[6]
 	if ip[0]>>4 == 4 {
 		proto = ip[9]
@@ -105,7 +106,7 @@ func (p *Peer) keep(ip []byte) {
 }
 
 // SendFrame sends a frame.
-func (p *Peer) SendFrame(dst frame.MAC, etherType uint16, payload []byte) {
+func (p *Station) SendFrame(dst frame.MAC, etherType uint16, payload []byte) {
 	b := append(append([]byte(nil), dst[:]...), p.MAC[:]...)
 	b = append(binary.BigEndian.AppendUint16(b, etherType), payload...)
 	f := frame.New(b, frame.Offload{})
@@ -114,7 +115,7 @@ func (p *Peer) SendFrame(dst frame.MAC, etherType uint16, payload []byte) {
 }
 
 // Send sends an IP packet to the station with the address mac.
-func (p *Peer) Send(mac frame.MAC, ip []byte) {
+func (p *Station) Send(mac frame.MAC, ip []byte) {
 	typ := uint16(0x0800)
 	if len(ip) > 0 && ip[0]>>4 == 6 {
 		typ = 0x86dd
@@ -124,20 +125,20 @@ func (p *Peer) Send(mac frame.MAC, ip []byte) {
 
 // Take is the oldest of RoCE's packets that have come; ok is false if there is none. An error says
 // what is wrong with it.
-func (p *Peer) Take() (q Packet, ok bool, err error) {
+func (p *Station) Take() (q rawroce.Packet, ok bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.raw) == 0 {
-		return Packet{}, false, nil
+		return rawroce.Packet{}, false, nil
 	}
 	b := p.raw[0]
 	p.raw = p.raw[1:]
-	q, err = Read(b)
+	q, err = rawroce.Read(b)
 	return q, true, err
 }
 
 // Next is Take that waits for a packet until ctx ends.
-func (p *Peer) Next(ctx context.Context) (Packet, error) {
+func (p *Station) Next(ctx context.Context) (rawroce.Packet, error) {
 	for {
 		q, ok, err := p.Take()
 		switch {
@@ -155,7 +156,7 @@ func (p *Peer) Next(ctx context.Context) (Packet, error) {
 }
 
 // Others are the IP packets that have come and are not RoCE's.
-func (p *Peer) Others() [][]byte {
+func (p *Station) Others() [][]byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.others
