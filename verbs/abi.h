@@ -218,14 +218,21 @@
 #define VRNIC_DIR_RECV_DONE		68	/* receives that are used */
 #define VRNIC_DIR_NOTIFY		72	/* messages for which the receiver's CQ wanted an event */
 #define VRNIC_DIR_SOLICITED		76	/* solicited ones of them */
-#define VRNIC_DIR_MESSAGES		80	/* u64, of all operations */
-#define VRNIC_DIR_OCTETS		88	/* u64 */
-#define VRNIC_DIR_OWN			96	/* Sends that are over for which its own CQ wanted an event */
-#define VRNIC_DIR_ASKED			104	/* u64, of all operations those that were solicited */
+#define VRNIC_DIR_MESSAGES		80	/* u64, those that a receive has got */
+#define VRNIC_DIR_OCTETS		88	/* u64, of them and of Writes */
+#define VRNIC_DIR_OWN			96	/* requests that are over for which its own CQ wanted an event */
+#define VRNIC_DIR_ASKED			104	/* u64, of VRNIC_DIR_MESSAGES those that were solicited */
 #define VRNIC_DIR_SLAB_CONS		128	/* line 2 receiver: octets taken out of the slab */
 #define VRNIC_DIR_WANT			132	/* what its CQ is armed for */
+/* not 0: what has come makes no sense, and the connection is to end */
+#define VRNIC_DIR_SPOILED		136
+#define VRNIC_DIR_WRITES		192	/* line 3 sender: u64 */
+#define VRNIC_DIR_READS			200	/* u64 */
+#define VRNIC_DIR_READ_OCTETS		208	/* u64, octets of Reads */
+#define VRNIC_DIR_ATOMICS		216	/* u64 */
+#define VRNIC_DIR_IMMS			224	/* u64, of VRNIC_DIR_MESSAGES those that are immediate data */
 /* receiver: a room for each slot, then the slots, each on lines of its own */
-#define VRNIC_DIR_ROOMS			192
+#define VRNIC_DIR_ROOMS			256
 
 /* Room i says that receive i is posted (docs/decisions.md#X3). */
 #define VRNIC_ROOM_STAMP		0	/* i + 1: stored last */
@@ -238,10 +245,13 @@
 /* Slot i is the message that receive i has got (docs/decisions.md#X4). */
 #define VRNIC_SLOT_STAMP		0	/* i + 1: stored last */
 #define VRNIC_SLOT_LENGTH		4	/* octets of the message */
-#define VRNIC_SLOT_FLAGS		8	/* VRNIC_SQ_SOLICITED or 0 */
+#define VRNIC_SLOT_FLAGS		8	/* VRNIC_SQ_SOLICITED, VRNIC_SLOT_IMM */
 #define VRNIC_SLOT_SLAB_OFF		12	/* where in the slab it is; VRNIC_NO_SLAB: in the slot */
 #define VRNIC_SLOT_DATA			16
 #define VRNIC_SLOT_LEN			128
+
+/* no octets, but immediate data: at VRNIC_SLOT_DATA, as VRNIC_SQ_IMM has it */
+#define VRNIC_SLOT_IMM			256
 
 /*
  * Table of the keys that open memory of a protection domain, for those who write and read there

@@ -17,7 +17,7 @@
 /* what is answered by EINPROGRESS is sent again; else it is waited for */
 #define VRNIC_FEATURE_AGAIN		2
 /* offers the direct path; in the reply: it can be had (docs/direct.md) */
-#define VRNIC_FEATURE_DIRECT		4
+#define VRNIC_FEATURE_DIRECT		8
 
 /* Namespaces of IDENTIFY. */
 #define VRNIC_NAMESPACE_USER		1

@@ -215,7 +215,7 @@ func limitTable(t *testing.T) string {
 var (
 	offsetRow = regexp.MustCompile("(?m)^\\| (\\d+) \\| *[a-z0-9]* *\\| `(\\w+)` \\|")
 	boundRow  = regexp.MustCompile("(?m)^\\| `([A-Z]\\w+)` \\| (\\d+) \\|")
-	inlineVal = regexp.MustCompile("`((?:SQ|Arm)[A-Z]\\w+)` (\\d+)")
+	inlineVal = regexp.MustCompile("`((?:SQ|Arm|Slot)[A-Z]\\w+)` (\\d+)")
 	callForm  = regexp.MustCompile(`^call (\d+) (\w+)`)
 	givesForm = regexp.MustCompile(` (takes|gives)=(\d)`)
 	bodyForm  = regexp.MustCompile(`^\t(request|reply) (\S+)`)
@@ -229,6 +229,7 @@ func TestABIDoc(t *testing.T) {
 	text := doc(t, "abi.md")
 	abi := packageOf(t, "SessMagic", "shm/abi", "shm")
 
+	all := text + doc(t, "direct.md")
 	shown := make(map[string]bool)
 	check := func(what, value string) {
 		shown[what] = true
@@ -236,13 +237,13 @@ func TestABIDoc(t *testing.T) {
 			t.Errorf("docs/abi.md: %s is %d, not %s", what, n, value)
 		}
 	}
-	for _, m := range offsetRow.FindAllStringSubmatch(text+doc(t, "direct.md"), -1) {
+	for _, m := range offsetRow.FindAllStringSubmatch(all, -1) {
 		check(m[2], m[1])
 	}
 	for _, m := range boundRow.FindAllStringSubmatch(text, -1) {
 		check(m[1], m[2])
 	}
-	for _, m := range inlineVal.FindAllStringSubmatch(text, -1) {
+	for _, m := range inlineVal.FindAllStringSubmatch(all, -1) {
 		check(m[1], m[2])
 	}
 	word := regexp.MustCompile(

@@ -71,7 +71,8 @@ func Ops() (all []Op) {
 const (
 	FeatureReasons = 1 // asks for a Refusal with refusals
 	FeatureAgain   = 2 // what is answered by EINPROGRESS is sent again; else it is waited for
-	FeatureDirect  = 4 // offers the direct path; in the reply: it can be had (docs/direct.md)
+	FeatureDirect  = 8 // offers the direct path; in the reply: it can be had (docs/direct.md)
+	// 4 was a direct path with pairs of another layout.
 )
 
 // Namespaces of IDENTIFY.

@@ -201,19 +201,25 @@ const (
 	PairSlab      = 32 // octets of its slab; the other one's behind it
 	PairHeaderLen = 64
 
-	DirOpen      = 0   // line 0 daemon: the sender may, if its send queue is drained
-	DirRecvBase  = 4   // receives that are used: stored before QPSQDone of the sender
-	DirSeq       = 64  // line 1 sender: odd while it looks at what the daemon may take from it
-	DirRecvDone  = 68  // receives that are used
-	DirNotify    = 72  // messages for which the receiver's CQ wanted an event
-	DirSolicited = 76  // solicited ones of them
-	DirMessages  = 80  // u64, of all operations
-	DirOctets    = 88  // u64
-	DirOwn       = 96  // Sends that are over for which its own CQ wanted an event
-	DirAsked     = 104 // u64, of all operations those that were solicited
-	DirSlabCons  = 128 // line 2 receiver: octets taken out of the slab
-	DirWant      = 132 // what its CQ is armed for
-	DirRooms     = 192 // receiver: a room for each slot, then the slots, each on lines of its own
+	DirOpen       = 0   // line 0 daemon: the sender may, if its send queue is drained
+	DirRecvBase   = 4   // receives that are used: stored before QPSQDone of the sender
+	DirSeq        = 64  // line 1 sender: odd while it looks at what the daemon may take from it
+	DirRecvDone   = 68  // receives that are used
+	DirNotify     = 72  // messages for which the receiver's CQ wanted an event
+	DirSolicited  = 76  // solicited ones of them
+	DirMessages   = 80  // u64, those that a receive has got
+	DirOctets     = 88  // u64, of them and of Writes
+	DirOwn        = 96  // requests that are over for which its own CQ wanted an event
+	DirAsked      = 104 // u64, of DirMessages those that were solicited
+	DirSlabCons   = 128 // line 2 receiver: octets taken out of the slab
+	DirWant       = 132 // what its CQ is armed for
+	DirSpoiled    = 136 // not 0: what has come makes no sense, and the connection is to end
+	DirWrites     = 192 // line 3 sender: u64
+	DirReads      = 200 // u64
+	DirReadOctets = 208 // u64, octets of Reads
+	DirAtomics    = 216 // u64
+	DirImms       = 224 // u64, of DirMessages those that are immediate data
+	DirRooms      = 256 // receiver: a room for each slot, then the slots, each on lines of its own
 
 	// Room i says that receive i is posted (docs/decisions.md#X3).
 	RoomStamp  = 0 // i + 1: stored last
@@ -225,10 +231,12 @@ const (
 	// Slot i is the message that receive i has got (docs/decisions.md#X4).
 	SlotStamp   = 0  // i + 1: stored last
 	SlotLength  = 4  // octets of the message
-	SlotFlags   = 8  // SQSolicited or 0
+	SlotFlags   = 8  // SQSolicited, SlotImm
 	SlotSlabOff = 12 // where in the slab it is; NoSlab: in the slot
 	SlotData    = 16
 	SlotLen     = 128
+
+	SlotImm = 256 // no octets, but immediate data: at SlotData, as SQImm has it
 )
 
 // Table of the keys that open memory of a protection domain, for those who write and read there

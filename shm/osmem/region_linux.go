@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -180,11 +181,16 @@ var monoStart, monoBase = func() (time.Time, uint64) {
 	return time.Now(), uint64(ts.Nano())
 }()
 
-// An ID tells files from each other, and namespaces.
+// An ID tells namespaces that there are from each other.
 type ID struct{ dev, ino uint64 }
 
-// FileID is that of what fd is. It may take as long as its file system does.
-func FileID(fd int) (ID, error) {
+// NamespaceID is that of the namespace that fd is; EINVAL: of none. Of another file it may take as
+// long as its file system does.
+func NamespaceID(fd int) (ID, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+		return ID{}, syscall.EINVAL
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return ID{}, err

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -77,9 +78,10 @@ type Direction struct {
 
 	mu sync.Mutex
 	// What follows is in the pair's memory, which is there until End.
-	open, base, seq, done, notify, solicited, own *atomic.Uint32
-	counts                                        [3]*atomic.Uint64 // as in a Traffic
-	slots                                         []byte
+	open, base, seq, done, notify, solicited, own, spoiled *atomic.Uint32
+
+	counts [numCounts]*atomic.Uint64
+	slots  []byte
 
 	// +checklocks:mu
 	state dirState
@@ -91,14 +93,27 @@ type Direction struct {
 	awaited bool
 	// +checklocks:mu
 	bad bool
-	// was is DirRecvDone as last seen, notified DirNotify, DirSolicited and DirOwn, told counts.
+	// was is DirRecvDone as last seen, and sent DirMessages then, notified DirNotify, DirSolicited and
+	// DirOwn, told counts.
 	// +checklocks:mu
 	was uint32
 	// +checklocks:mu
+	sent uint64
+	// +checklocks:mu
 	notified [3]uint32
 	// +checklocks:mu
-	told [3]uint64
+	told [numCounts]uint64
 }
+
+// What a sender counts, in the order of a Traffic.
+const (
+	countMessages = iota
+	countOctets
+	countAsked
+	numCounts
+)
+
+var countOffsets = [numCounts]uint32{abi.DirMessages, abi.DirOctets, abi.DirAsked}
 
 type dirState uint8
 
@@ -115,9 +130,10 @@ func (d *Direction) init(mem []byte, slots uint32, from, to *PairEnd) {
 	d.open, d.base = abi.Word(mem, abi.DirOpen), abi.Word(mem, abi.DirRecvBase)
 	d.seq, d.done = abi.Word(mem, abi.DirSeq), abi.Word(mem, abi.DirRecvDone)
 	d.notify, d.solicited = abi.Word(mem, abi.DirNotify), abi.Word(mem, abi.DirSolicited)
-	d.own = abi.Word(mem, abi.DirOwn)
-	d.counts = [3]*atomic.Uint64{abi.Word64(mem, abi.DirMessages), abi.Word64(mem, abi.DirOctets),
-		abi.Word64(mem, abi.DirAsked)}
+	d.own, d.spoiled = abi.Word(mem, abi.DirOwn), abi.Word(mem, abi.DirSpoiled)
+	for i, off := range countOffsets {
+		d.counts[i] = abi.Word64(mem, off)
+	}
 	at := abi.DirSlots(slots)
 	d.slots, d.n = mem[at:at+slots*abi.SlotLen], slots
 	d.from, d.to = *from, *to
@@ -213,14 +229,14 @@ func (d *Direction) Count() {
 	if d.state == dirEnded {
 		return
 	}
-	var n [3]uint64
+	var n [numCounts]uint64
 	for i, c := range d.counts {
 		if now := c.Load(); now > d.told[i] {
 			n[i], d.told[i] = now-d.told[i], now
 		}
 	}
-	if n != [3]uint64{} {
-		t := Traffic{n[0], n[1], n[2]}
+	if n != [numCounts]uint64{} {
+		t := Traffic{n[countMessages], n[countOctets], n[countAsked]}
 		d.from.Sent(t)
 		d.to.Received(t)
 	}
@@ -231,6 +247,10 @@ const (
 	shutLooks = 64
 	shutPause = time.Millisecond
 )
+
+// aRound is how many messages a sender has counted at least when the numbers of receives have come
+// round: less than there are numbers, since the last one may not be counted yet.
+const aRound = 1 << 31
 
 // takeOver says behind which receives the daemon goes on, which was at head, and up to where they
 // are posted, by prodWord: those that the sender has said that it has used, and if it may be dead
@@ -255,9 +275,12 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 	// than half of all numbers.
 	done := d.done.Load()
 	if prod = prodWord.Load(); done != d.was { // behind it: what is used was posted before
-		// One that goes back would have receives used twice. That so many have been used that the
-		// numbers have come round to just there is as good as impossible.
-		if d.was = done; prod-done <= d.n && head-done-1 >= d.n {
+		// One that goes back would have receives used twice; but so many may have been used that the
+		// numbers have come round to just there.
+		sent := d.counts[countMessages].Load()
+		back := head-done-1 < d.n && sent-d.sent < aRound
+		d.was, d.sent = done, sent
+		if prod-done <= d.n && !back {
 			head = done
 		} else {
 			d.spoilLocked(done, prod)
@@ -320,6 +343,19 @@ func (d *Direction) settled() bool {
 	d.awaited = false
 	return true
 }
+
+// Heard ends the connection if the receiver has said that what has come makes no sense.
+func (d *Direction) Heard() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state != dirEnded && !d.bad && d.spoiled.Load() != 0 {
+		d.bad = true
+		d.shutLocked()
+		d.to.Bad(errSpoiled)
+	}
+}
+
+var errSpoiled = errors.New("its program has found nonsense in what has come")
 
 // Notified raises the events that the sender has asked for: the receiver's, and its own.
 func (d *Direction) Notified() {

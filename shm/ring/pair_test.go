@@ -327,3 +327,42 @@ func TestPairNotified(t *testing.T) {
 		}
 	}
 }
+
+// After so many messages that the numbers of receives have come round, one that looks taken back is
+// not (docs/decisions.md#X6).
+func TestPairComesRound(t *testing.T) {
+	p := newPairTest(t, 0)
+	d := &p.pair.Dirs[0]
+	d.Open()
+	p.post(pairDepth)
+	p.word(abi.DirRecvDone).Store(3)
+	abi.Word64(p.dir, abi.DirMessages).Store(3)
+	if !p.take() {
+		t.Fatal("no receive is left")
+	}
+	p.word(abi.DirRecvDone).Store(2) // 2^32 - 1 more
+	abi.Word64(p.dir, abi.DirMessages).Store(2 + 1<<32)
+	p.post(5)
+	if !p.take() || len(p.bad) != 0 {
+		t.Fatalf("no receive is left: %v", p.bad)
+	}
+	p.wantHead(3)
+}
+
+// A receiver that finds nonsense ends the connection, and once.
+func TestPairSpoiled(t *testing.T) {
+	p := newPairTest(t, 0)
+	d := &p.pair.Dirs[0]
+	d.Open()
+	d.Heard()
+	if len(p.bad) != 0 || !d.IsOpen() {
+		t.Fatalf("told %v, open: %v", p.bad, d.IsOpen())
+	}
+	p.word(abi.DirSpoiled).Store(1)
+	for range 2 {
+		d.Heard()
+	}
+	if len(p.bad) != 1 || d.IsOpen() {
+		t.Errorf("told %v, open: %v", p.bad, d.IsOpen())
+	}
+}

@@ -16,8 +16,8 @@ type self struct {
 }
 
 // identify takes a descriptor of a namespace: docs/decisions.md#X8. Only who is in it, or could
-// trace one that is, can have one; so what it is need not be looked at, if another client shows the
-// same.
+// trace one that is, can have one; so of which kind it is need not be looked at, if another client
+// shows the same.
 func (o *operation) identify(req *abi.IdentifyRequest) error {
 	s := o.s
 	if req.Kind < abi.NamespaceUser || req.Kind > abi.NamespaceProcess || o.fd < 0 {
@@ -28,7 +28,7 @@ func (o *operation) identify(req *abi.IdentifyRequest) error {
 	}
 	var id osmem.ID
 	var err error
-	if !s.foreign(func() func() { id, err = osmem.FileID(o.fd); return nil }) {
+	if !s.foreign(func() func() { id, err = osmem.NamespaceID(o.fd); return nil }) {
 		return errForeign
 	}
 	if err != nil {
@@ -41,6 +41,9 @@ func (o *operation) identify(req *abi.IdentifyRequest) error {
 		return syscall.EEXIST
 	}
 	*at = id
+	// The namespace stays as long as the session: no other one has its number while it is compared.
+	s.shown = append(s.shown, o.fd)
+	o.fd = -1
 	return nil
 }
 

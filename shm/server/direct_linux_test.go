@@ -2,6 +2,8 @@ package server
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -103,6 +105,37 @@ func TestMayShare(t *testing.T) {
 	}
 }
 
+// A namespace is held while it is compared, since another one may get its number.
+func TestNamespaceHeld(t *testing.T) {
+	ts := newServer(t)
+	c, s := ts.helloDirect()
+	before := openNamespaces(t)
+	if err := c.identify(abi.NamespaceUser, userNS); err != nil {
+		t.Fatal(err)
+	}
+	if n := openNamespaces(t); n != before+2 { // the client's own, in this process too
+		t.Errorf("%d descriptors of namespaces are open, want %d", n, before+2)
+	}
+	c.close()
+	<-s.Done()
+	ts.want("it is closed", func() bool { return openNamespaces(t) == before })
+}
+
+func openNamespaces(t *testing.T) (n int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name()) // one may be closed meanwhile
+		if strings.HasPrefix(to, "user:[") {
+			n++
+		}
+	}
+	return n
+}
+
 // What IDENTIFY and DIRECT refuse.
 func TestIdentifyRefused(t *testing.T) {
 	ts := newServer(t)
@@ -121,6 +154,7 @@ func TestIdentifyRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(c.identify(abi.NamespaceUser, userNS), syscall.EEXIST)
+	want(c.identify(abi.NamespaceProcess, "/proc/self/status"), syscall.EINVAL)
 	_, err = c.try(abi.OpDirect, &abi.HandleRequest{Handle: 1}, nil)
 	want(err, syscall.ENOENT)
 

@@ -60,6 +60,7 @@ type Session struct {
 	comm    string // +checklocks:mu
 	state   string // +checklocks:mu
 	self    self   // +checklocks:mu
+	shown   []int  // descriptors of its namespaces; the control goroutine's
 	app     *osmem.AppMem
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
@@ -296,6 +297,7 @@ func (s *Session) freeAll() {
 	if s.app != nil {
 		s.app.Release()
 	}
+	osmem.CloseFDs(s.shown)
 	if s.bell != nil {
 		s.bell.Close()
 	}

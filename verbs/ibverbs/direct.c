@@ -397,21 +397,19 @@ int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 
 /*
  * The peer has written what makes no sense: the connection ends, and what it might have said of
- * receives is worth nothing. All that are outstanding are flushed here.
+ * receives is worth nothing. All that are outstanding are flushed here. The daemon is told by a
+ * bell: a call would have others wait for the CQ's lock.
  */
 void vrnic_direct_spoil(struct vrnic_direct *d)
 {
-	struct vrnic_modify_qp_request req = {
-		.qp = d->qp->qp.handle,
-		.mask = VRNIC_MODIFY_QP_STATE,
-		.state = IBV_QPS_ERR,
-	};
-
 	if (d->bad)
 		return;
 	d->bad = true;
 	vrnic_debug("QP %u: its peer has written nonsense into their pair", d->qp->qp.qp_num);
-	vrnic_rpc(d->qp->s, VRNIC_OP_MODIFY_QP, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+	if (vrnic_dead(d->qp->s))
+		return;
+	vrnic_pair_spoil(&d->in);
+	vrnic_ring(d->qp->s, d->qp->bell);
 }
 
 /* Copies m to where the receive at place wants it: false if it is too long for it. */

@@ -71,6 +71,7 @@ static void open_in(struct vrnic_pair_in *in, char *dir, uint32_t slots, uint32_
 	in->slab_size = slab;
 	in->slab_cons_word = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	in->want = vrnic_word(dir, VRNIC_DIR_WANT);
+	in->spoiled = vrnic_word(dir, VRNIC_DIR_SPOILED);
 }
 
 bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,

@@ -27,7 +27,7 @@ struct vrnic_pair_out {
 /* What comes in. rooms have one user at a time, and the rest has one. */
 struct vrnic_pair_in {
 	char *rooms, *slots, *slab;
-	_Atomic uint32_t *slab_cons_word, *want;
+	_Atomic uint32_t *slab_cons_word, *want, *spoiled;
 	uint32_t mask;
 	uint32_t slab_size, slab_cons;
 };
@@ -75,6 +75,12 @@ bool vrnic_pair_stamped(const struct vrnic_pair_in *in, uint32_t i);
 
 /* The message of receive i, which is stamped: false if it makes no sense. */
 bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic_pair_message *m);
+
+/* What has come makes no sense: the daemon ends the connection when it hears the QP's bell. */
+static inline void vrnic_pair_spoil(struct vrnic_pair_in *in)
+{
+	store_release(in->spoiled, 1);
+}
 
 /* m has been copied: its place in the slab is free. */
 void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m);

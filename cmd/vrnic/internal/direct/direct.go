@@ -69,15 +69,47 @@ type End struct {
 	count  counts
 }
 
-// A pair is what two QPs share. All but ring and over is guarded by the directory's lock.
+// A pair is what two QPs share. What has no lock of its own is guarded by the directory's.
 type pair struct {
 	ring  *ring.Pair
-	fd    int // -1: both programs have it
+	fd    descriptor
 	free  func()
 	ends  [2]*End
 	has   [2]bool // whose programs have it
 	users int     // of ends, that keep it
 	over  atomic.Bool
+}
+
+// A descriptor is of memory that a program has not been given yet. Any lock may be held.
+type descriptor struct {
+	mu sync.Mutex
+	fd int // +checklocks:mu
+}
+
+// dup is one of the same memory; EAGAIN: it is closed.
+func (d *descriptor) dup() (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fd < 0 {
+		return -1, syscall.EAGAIN
+	}
+	return osmem.DupFD(d.fd)
+}
+
+func (d *descriptor) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fd >= 0 {
+		osmem.CloseFD(d.fd)
+		d.fd = -1
+	}
+}
+
+// end has p be used no more, but for what has come by it.
+func (p *pair) end() {
+	p.over.Store(true)
+	p.ring.Shut()
+	p.fd.close() // a program that has not asked for it finds another one
 }
 
 // side is which of the two e is.
@@ -90,13 +122,6 @@ func (p *pair) side(e *End) int {
 
 // isWhole reports whether both programs have it.
 func (p *pair) isWhole() bool { return p.has[0] && p.has[1] }
-
-func (p *pair) closeFD() {
-	if p.fd >= 0 {
-		osmem.CloseFD(p.fd)
-		p.fd = -1
-	}
-}
 
 // Add has e, which is qp, be found.
 func (d *Directory) Add(e *End, qp *vnic.QP) {
@@ -129,8 +154,7 @@ func (e *End) Remove() {
 func (d *Directory) nextLocked(e *End, p *pair) {
 	was, gone := e.pair.Load(), e.before
 	if was != nil {
-		was.over.Store(true)
-		was.ring.Shut()
+		was.end()
 		e.Count()
 	}
 	e.pair.Store(p)
@@ -140,7 +164,6 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 	}
 	if gone.users--; gone.users == 0 {
 		gone.ring.End()
-		gone.closeFD()
 		gone.free()
 	}
 }
@@ -156,15 +179,16 @@ func (e *End) mayMoveOn() bool {
 // may call it, with the QP's locks held.
 func (e *End) Shut() {
 	if p := e.pair.Load(); p != nil {
-		p.over.Store(true)
-		p.ring.Shut()
+		p.end()
 	}
 }
 
-// Notified raises the events that e's program has asked for.
+// Notified does what e's program has asked for by a bell: events, or the end of the connection.
 func (e *End) Notified() {
 	if p := e.pair.Load(); p != nil {
-		p.ring.Dirs[p.side(e)].Notified()
+		i := p.side(e)
+		p.ring.Dirs[i].Notified()
+		p.ring.Dirs[1-i].Heard()
 	}
 }
 
@@ -208,11 +232,11 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 	if p.has[i] {
 		return -1, false, syscall.EAGAIN
 	}
-	if fd, err = osmem.DupFD(p.fd); err != nil {
+	if fd, err = p.fd.dup(); err != nil {
 		return -1, false, err
 	}
 	if p.has[i] = true; p.isWhole() {
-		p.closeFD()
+		p.fd.close()
 		p.ring.Dirs[0].Open()
 		p.ring.Dirs[1].Open()
 	}
@@ -283,7 +307,7 @@ func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*p
 	if err != nil {
 		return nil, err
 	}
-	p.ring, p.fd, p.free = ring.NewPair(mem.Mem, &ends), fd, free
+	p.ring, p.fd.fd, p.free = ring.NewPair(mem.Mem, &ends), fd, free
 	return p, nil
 }
 
