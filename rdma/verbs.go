@@ -40,22 +40,26 @@ type Device interface {
 
 // DeviceAttr describes a device and its limits for one user.
 type DeviceAttr struct {
-	Name     string
-	Addrs    []netip.Prefix
-	MAC      [6]byte
-	MTU      int // octets of an IP packet
-	MaxQP    int // how many QPs this user may have; and so on
-	MaxCQ    int
-	MaxMR    int
-	MaxPD    int
-	MaxDepth int    // work requests in a queue, completions in a CQ
-	MaxSGE   int    // pieces of memory that one work request names
-	MaxIRD   int    // inbound Reads outstanding on a QP
-	MaxORD   int    // outbound
-	MaxMRLen uint64 // octets of a region
-	MaxMW    int
-	MaxSRQ   int
-	MaxSRQWR int // receives in an SRQ
+	Name      string
+	Addrs     []netip.Prefix
+	MAC       [6]byte
+	MTU       int // octets of an IP packet
+	MaxQP     int // how many QPs this user may have; and so on
+	MaxCQ     int
+	MaxMR     int
+	MaxPD     int
+	MaxDepth  int    // work requests in a queue, completions in a CQ
+	MaxSGE    int    // pieces of memory that one work request names
+	MaxInline int    // octets in a work request itself
+	MaxIRD    int    // inbound Reads outstanding on a QP
+	MaxORD    int    // outbound
+	MaxMRLen  uint64 // octets of a region
+	MaxMW     int
+	MaxSRQ    int
+	MaxSRQWR  int // receives in an SRQ
+	// What a device of a daemon says of who made it: itself, or a card that it shows itself as.
+	VendorID, PartID, HWVersion uint32
+	Firmware                    string
 	// Of a RoCE device; zero of one of iWARP.
 	RoCE      bool
 	ActiveMTU MTU // the largest path MTU

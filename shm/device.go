@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,11 +20,13 @@ import (
 // Close destroys all that was made through it, also the Buffers: their octets must not be touched
 // afterwards.
 type Device struct {
-	c     *Client
-	index uint32
-	ctx   uint32
-	attr  rdma.DeviceAttr
-	cm    *cmEvents
+	c          *Client
+	index      uint32
+	ctx        uint32
+	attr       rdma.DeviceAttr
+	card       bool // attr is that of a card of others, which refuses some opcodes, a bit each
+	refusedOps uint32
+	cm         *cmEvents
 
 	async       *osmem.EventReader
 	asyncReader chan struct{} // holds a token while somebody asks for async events
@@ -66,7 +69,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		return nil, err
 	}
 	d := &Device{
-		c: c, index: uint32(i), attr: deviceAttr(&q),
+		c: c, index: uint32(i), attr: deviceAttr(&q), card: q.Card != 0, refusedOps: q.RefusedOps,
 		asyncReader: make(chan struct{}, 1), closed: make(chan struct{}),
 		bufs: make(map[*buffer]struct{}), pds: make(map[*protDomain]struct{}),
 		cqs: make(map[*compQueue]struct{}), qps: make(map[uint32]*queuePair),
@@ -111,7 +114,10 @@ func deviceAttr(q *abi.QueryDeviceReply) rdma.DeviceAttr {
 		MaxQP: int(q.MaxQP), MaxCQ: int(q.MaxCQ), MaxMR: int(q.MaxMR), MaxPD: int(q.MaxPD),
 		MaxDepth: int(min(q.MaxQPWR, q.MaxCQE)), MaxSGE: int(q.MaxSGE),
 		MaxIRD: int(q.MaxIRD), MaxORD: int(q.MaxORD), MaxMRLen: q.MaxMRLen,
-		MaxMW: int(q.MaxMW), MaxSRQ: int(q.MaxSRQ), MaxSRQWR: int(q.MaxSRQWR),
+		MaxInline: int(q.MaxInline),
+		VendorID:  q.VendorID, PartID: q.PartID, HWVersion: q.HWVersion,
+		Firmware: text(q.FWVersion[:]),
+		MaxMW:    int(q.MaxMW), MaxSRQ: int(q.MaxSRQ), MaxSRQWR: int(q.MaxSRQWR),
 		RoCE: q.NodeType == abi.NodeCA, MaxAH: int(q.MaxAH), MaxGroups: int(q.MaxGroups),
 	}
 	for _, p := range q.Addrs[:min(int(q.NumAddrs), len(q.Addrs))] {
@@ -120,6 +126,12 @@ func deviceAttr(q *abi.QueryDeviceReply) rdma.DeviceAttr {
 		}
 	}
 	return a
+}
+
+// text is what stands before the first zero.
+func text(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
 }
 
 // Name is the device's name in the daemon.

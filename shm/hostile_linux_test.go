@@ -125,7 +125,7 @@ func TestClientHello(t *testing.T) {
 		{"another version", func(l *liar, h abi.Header) ([]byte, []int) {
 			return reply(h, syscall.EPROTONOSUPPORT, &abi.HelloReply{Magic: abi.MagicHello, Major: 7,
 				Minor: 5}), nil
-		}, "version 7.5 of the ring ABI, this program 1.1", rdma.ErrUnsupported},
+		}, "version 7.5 of the ring ABI, this program 1.2", rdma.ErrUnsupported},
 		{"no session free", func(l *liar, h abi.Header) ([]byte, []int) {
 			return reply(h, syscall.ENOMEM, &abi.Empty{}), nil
 		}, "limit", rdma.ErrLimit},

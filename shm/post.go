@@ -82,6 +82,17 @@ func only(ops ...rdma.Opcode) (t [numOps]sendOp) {
 	return t
 }
 
+// without is t, of which the opcodes of a mask are not taken.
+func without(t *[numOps]sendOp, mask uint32) *[numOps]sendOp {
+	left := *t
+	for op := range left {
+		if mask>>op&1 != 0 {
+			left[op] = sendOp{}
+		}
+	}
+	return &left
+}
+
 // sendState is the client's account of a send queue: sqMu guards it.
 type sendState struct {
 	wqe  abi.SendWQE

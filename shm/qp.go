@@ -137,16 +137,25 @@ func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdm
 	}
 	cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxInline = int(l.SQSize), int(l.RQSize), int(l.MaxInline)
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = int(l.SQMaxSGE()), int(l.RQMaxSGE())
+	if pd.d.card { // memory is had in steps, and a card of others has no more than it says
+		a := &pd.d.attr
+		cfg.MaxInline = min(cfg.MaxInline, a.MaxInline)
+		cfg.MaxSendSGE, cfg.MaxRecvSGE = min(cfg.MaxSendSGE, a.MaxSGE), min(cfg.MaxRecvSGE, a.MaxSGE)
+	}
 	q := &queuePair{
 		d: pd.d, pd: pd, sendCQ: scq, recvCQ: rcq, srq: srq, handle: rep.QP, num: rep.QPN, bell: rep.Bell,
 		cfg: cfg, mem: mem, m: m,
 	}
 	q.sq.init(int(l.SQSize))
 	q.rq.init(pd.d, rep.Bell, &m.RQ, errQPClosed)
+	q.rq.maxSGE = cfg.MaxRecvSGE
 	if pd.d.attr.RoCE {
 		q.rq.of, q.ops = m, &roceOps[cfg.Type-rdma.RC]
 	} else {
 		q.ops = &iwarpOps
+	}
+	if refused := pd.d.refusedOps; refused != 0 {
+		q.ops = without(q.ops, refused)
 	}
 	return q, nil
 }

@@ -26,7 +26,7 @@
 
 /* Version of the ABI. Majors must be equal on both sides; the smaller minor counts. */
 #define VRNIC_MAJOR			1
-#define VRNIC_MINOR			1
+#define VRNIC_MINOR			2
 
 /* Magics: the first word of each kind of shared memory, and of HELLO. */
 #define VRNIC_MAGIC_HELLO		0x484e5256	/* "VRNH" */

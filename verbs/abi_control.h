@@ -73,6 +73,11 @@
 #define VRNIC_NODE_CA			1
 #define VRNIC_NODE_R_N_I_C		4
 
+/* What struct vrnic_query_device_reply.card says. */
+#define VRNIC_CARD_FIGURES		1	/* the device is described as a card of others */
+#define VRNIC_CARD_UNPAGED		2	/* it has no memory that is paged on demand */
+#define VRNIC_CARD_CLOCKLESS		4	/* and no clock for completions */
+
 /* Verbs of CONTROL, and its flags. Key is device, port, limit, impair or fault. */
 #define VRNIC_CONTROL_ADD		1
 #define VRNIC_CONTROL_DEL		2
@@ -370,8 +375,20 @@ struct vrnic_query_device_reply {
 	uint32_t max_ah;
 	uint32_t max_groups;	/* multicast groups */
 	uint32_t max_group_qps;	/* QPs attached to one */
+
+	/* Since minor version 2. */
+
+	uint64_t page_sizes;
+	uint32_t card;	/* VRNIC_CARD_FIGURES...: what is told is a card's, whatever the session's quotas */
+	uint32_t refused_ops;	/* opcodes that are not to be posted, a bit each */
+	uint32_t max_read_sge;	/* of a Read */
+	uint32_t max_reads;	/* Reads and atomics that the device answers at a time */
+	uint32_t max_members;	/* QPs attached to all multicast groups */
+	uint32_t max_pkeys;
+	uint32_t ack_delay;
+	uint32_t pad;
 };
-VRNIC_ABI_SIZE(vrnic_query_device_reply, 568);
+VRNIC_ABI_SIZE(vrnic_query_device_reply, 608);
 
 /* struct vrnic_query_port_request: ports count from 1. */
 struct vrnic_query_port_request {

@@ -214,6 +214,7 @@ func (c *Context) Attr() rdma.DeviceAttr {
 		MTU:   c.dev.cfg.MTU,
 		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
 		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth, MaxMW: l.MW,
+		MaxInline: l.Inline,
 	}
 	if r := c.dev.roce; r != nil {
 		a.RoCE, a.ActiveMTU, a.GIDs = true, r.limits.ActiveMTU, gidTable

@@ -46,7 +46,8 @@ func upCommand() *cli.Command {
 			"   ,loopback=copy|wire       how its QPs reach each other (copy)\n" +
 			"   ,keepalive=TIME|off       (30s)\n" +
 			"   ,user-timeout=TIME|off    (60s)\n" +
-			"   ,adversary=SEED           places octets in any order: docs/laboratory.md\n\n" +
+			"   ,adversary=SEED           places octets in any order: docs/laboratory.md\n" +
+			"   ,profile=CARD             says and allows what siw, rxe, cxgb4, irdma or mlx5 does\n\n" +
 			"or NAME,host=ADDR with an address that this host has: it uses the kernel's sockets (TCP,\n" +
 			"UDP that carries SCTP, or RoCE), and needs no port. It has the same, but no mtu, and beside\n\n" +
 			"   ,sctp-udp=PORT|off        the UDP port of its SCTP (9899)\n\n" +

@@ -166,8 +166,10 @@ var layers = map[string][]string{
 	"cmd/vrnic/internal/launch":    {std, sys},
 	"cmd/vrnic/internal/check":     {std, sys},
 	"cmd/vrnic/internal/adversary": {std},
-	"cmd/vrnic/internal/usage":     {std, cli},
-	"cmd/vrnic/internal/sysfs":     {std, sys},
+	"cmd/vrnic/internal/profile": {std, module + "rdma", module + "vnic", module + "shm/abi",
+		module + "shm/server"},
+	"cmd/vrnic/internal/usage": {std, cli},
+	"cmd/vrnic/internal/sysfs": {std, sys},
 	// gVisor's compiler of rules to seccomp filters.
 	"cmd/vrnic/internal/sandbox": {std, sys, gvisor, caps, rules},
 	"cmd/vrnic-bench":            {whole},

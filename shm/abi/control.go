@@ -157,6 +157,13 @@ const (
 	NodeRNIC = 4
 )
 
+// What QueryDeviceReply.Card says.
+const (
+	CardFigures   = 1 // the device is described as a card of others
+	CardUnpaged   = 2 // it has no memory that is paged on demand
+	CardClockless = 4 // and no clock for completions
+)
+
 // Verbs of CONTROL, and its flags. Key is device, port, limit, impair or fault.
 const (
 	ControlAdd    = 1

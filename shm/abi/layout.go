@@ -10,7 +10,7 @@ package abi
 // Version of the ABI. Majors must be equal on both sides; the smaller minor counts.
 const (
 	Major = 1
-	Minor = 1
+	Minor = 2
 )
 
 // Magics: the first word of each kind of shared memory, and of HELLO.

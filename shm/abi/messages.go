@@ -171,6 +171,18 @@ type QueryDeviceReply struct {
 	MaxAH       uint32
 	MaxGroups   uint32 // multicast groups
 	MaxGroupQPs uint32 // QPs attached to one
+
+	// Since minor version 2.
+
+	PageSizes  uint64
+	Card       uint32 // CardFigures...: what is told is a card's, whatever the session's quotas
+	RefusedOps uint32 // opcodes that are not to be posted, a bit each
+	MaxReadSGE uint32 // of a Read
+	MaxReads   uint32 // Reads and atomics that the device answers at a time
+	MaxMembers uint32 // QPs attached to all multicast groups
+	MaxPkeys   uint32
+	AckDelay   uint32
+	Pad        uint32
 }
 
 // QueryPortRequest: ports count from 1.

@@ -20,7 +20,7 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(AddMemRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(AddMemReply{})-16]
 	_ = [1]int{}[unsafe.Sizeof(QueryDeviceRequest{})-8]
-	_ = [1]int{}[unsafe.Sizeof(QueryDeviceReply{})-568]
+	_ = [1]int{}[unsafe.Sizeof(QueryDeviceReply{})-608]
 	_ = [1]int{}[unsafe.Sizeof(QueryPortRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(QueryPortReply{})-40]
 	_ = [1]int{}[unsafe.Sizeof(QueryGIDRequest{})-16]
@@ -124,14 +124,16 @@ func (m *AddMemReply) padZero() bool  { return m.Pad == 0 }
 func (m *QueryDeviceRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *QueryDeviceRequest) padZero() bool  { return m.Pad == 0 }
 
-func (m *QueryDeviceReply) octets() []byte { return (*[568]byte)(unsafe.Pointer(m))[:] }
-func (m *QueryDeviceReply) padZero() bool  { return true }
+func (m *QueryDeviceReply) octets() []byte { return (*[608]byte)(unsafe.Pointer(m))[:] }
+func (m *QueryDeviceReply) padZero() bool  { return m.Pad == 0 }
 func (m *QueryDeviceReply) knownTo(minor uint16) int {
 	switch {
 	case minor < 1:
 		return 552
+	case minor < 2:
+		return 568
 	}
-	return 568
+	return 608
 }
 
 func (m *QueryPortRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }

@@ -154,7 +154,7 @@ type (
 )
 
 func (c *fakeCtx) AllocPD() (PDHandler, error) { return &fakePD{c.fakeObj}, nil }
-func (c *fakeCtx) CreateCQ(r *ring.CQProducer) (CQHandler, error) {
+func (c *fakeCtx) CreateCQ(r *ring.CQProducer, _ uint32) (CQHandler, error) {
 	return &fakeCQ{c.fakeObj, r},
 		nil
 }

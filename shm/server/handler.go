@@ -24,7 +24,7 @@ type Handler interface {
 	// Devices are the names of the devices, in the order of their numbers.
 	Devices() []string
 	// QueryDevice and its like: ENODEV for a device that there is not. The limits of the session's
-	// quotas are applied by the caller.
+	// quotas are applied by the caller, but for a device that is described as a card of others.
 	QueryDevice(device uint32) (*abi.QueryDeviceReply, error)
 	QueryPort(device, port uint32) (*abi.QueryPortReply, error)
 	QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error)
@@ -55,8 +55,8 @@ type Handler interface {
 // A ContextHandler is an open device.
 type ContextHandler interface {
 	AllocPD() (PDHandler, error)
-	// CreateCQ: ring is where completions go; ring.Size() is how many it holds.
-	CreateCQ(ring *ring.CQProducer) (CQHandler, error)
+	// CreateCQ: ring is where completions go; ring.Size() is how many it holds, asked for were asked.
+	CreateCQ(ring *ring.CQProducer, asked uint32) (CQHandler, error)
 	// Close is called when nothing is left of what was made through the context.
 	Close() error
 }
@@ -86,6 +86,7 @@ type AHHandler interface {
 // QPParts are what a QP is made of.
 type QPParts struct {
 	Type           uint32     // abi.TypeRC...
+	Asked          abi.QPCaps // what the client wants at least
 	Caps           abi.QPCaps // those that the rings have
 	SigAll         bool       // every send request completes visibly
 	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit

@@ -202,6 +202,9 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 	if err != nil {
 		return nil, err
 	}
+	if r.Card != 0 {
+		return r, nil
+	}
 	c := *r // what the quotas leave
 	lim := &o.s.limits
 	for _, f := range []struct {

@@ -127,7 +127,7 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 	}
 	o.send(fd)
 	cq := &cqObj{ctx: c, ch: ch, mem: mem, ring: ring.NewCQProducer(mem.Mem, size, n, events, s.Fail)}
-	if cq.h, err = c.h.CreateCQ(cq.ring); err != nil {
+	if cq.h, err = c.h.CreateCQ(cq.ring, req.CQE); err != nil {
 		o.out = nil
 		cq.ring.Close()
 		s.freeRing(mem)
@@ -236,7 +236,7 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 	}
 	parts := &QPParts{
 		SigAll: req.Flags&abi.CreateQPSigAll != 0, EndInError: req.Flags&abi.CreateQPEndInError != 0,
-		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h, Type: req.Type,
+		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h, Type: req.Type, Asked: req.Caps,
 	}
 	switch parts.Type {
 	case 0:

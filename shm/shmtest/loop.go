@@ -213,7 +213,7 @@ func (c *loopCtx) AllocPD() (server.PDHandler, error) {
 	return &loopPD{c: c}, nil
 }
 
-func (c *loopCtx) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
+func (c *loopCtx) CreateCQ(ring *ring.CQProducer, _ uint32) (server.CQHandler, error) {
 	c.sess.l.mu.Lock()
 	defer c.sess.l.mu.Unlock()
 	c.sess.count(1)

@@ -168,14 +168,14 @@ static int clip(uint32_t v)
 
 static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_device_attr *a)
 {
-	uint64_t reads = (uint64_t)q->max_qp * q->max_ird;
-	uint64_t attached = (uint64_t)q->max_groups * q->max_group_qps;
+	uint64_t reads = q->card ? q->max_reads : (uint64_t)q->max_qp * q->max_ird;
+	uint64_t attached = q->card ? q->max_members : (uint64_t)q->max_groups * q->max_group_qps;
 
 	memset(a, 0, sizeof(*a));
 	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", q->fw_version);
 	a->node_guid = a->sys_image_guid = htobe64(q->guid);
 	a->max_mr_size = q->max_mr_len;
-	a->page_size_cap = ~(uint64_t)4095;
+	a->page_size_cap = q->card ? q->page_sizes : ~(uint64_t)4095;
 	a->vendor_id = q->vendor_id;
 	a->vendor_part_id = q->part_id;
 	a->hw_ver = q->hw_version;
@@ -183,7 +183,7 @@ static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_dev
 	a->max_qp_wr = clip(q->max_qp_wr);
 	a->device_cap_flags = q->cap_flags;
 	a->max_sge = clip(q->max_sge);
-	a->max_sge_rd = clip(q->max_sge);
+	a->max_sge_rd = clip(q->card ? q->max_read_sge : q->max_sge);
 	a->max_cq = clip(q->max_cq);
 	a->max_cqe = clip(q->max_cqe);
 	a->max_mr = clip(q->max_mr);
@@ -200,7 +200,8 @@ static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_dev
 	a->max_mcast_grp = clip(q->max_groups);
 	a->max_mcast_qp_attach = clip(q->max_group_qps);
 	a->max_total_mcast_qp_attach = attached < INT32_MAX ? (int)attached : INT32_MAX;
-	a->max_pkeys = 1;
+	a->max_pkeys = q->card ? (uint16_t)q->max_pkeys : 1;
+	a->local_ca_ack_delay = (uint8_t)q->ack_delay;
 	a->phys_port_cnt = 1;
 }
 
@@ -220,6 +221,8 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
  */
 static void odp_caps(const struct vrnic_context *c, struct ibv_odp_caps *caps)
 {
+	if (c->attr.card & VRNIC_CARD_UNPAGED)
+		return;
 	const uint32_t messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 
 	caps->general_caps = IBV_ODP_SUPPORT;
@@ -245,8 +248,10 @@ static int query_device_ex(struct ibv_context *context,
 	if (err)
 		return err;
 	/* Completions carry CLOCK_MONOTONIC in nanoseconds; the frequency is in kHz. */
-	a.completion_timestamp_mask = UINT64_MAX;
-	a.hca_core_clock = 1000000;
+	if (!(to_vctx(context)->attr.card & VRNIC_CARD_CLOCKLESS)) {
+		a.completion_timestamp_mask = UINT64_MAX;
+		a.hca_core_clock = 1000000;
+	}
 	a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
 	a.phys_port_cnt_ex = 1;
 	odp_caps(to_vctx(context), &a.odp_caps);

@@ -316,6 +316,7 @@ struct vrnic_qp {
 	unsigned int direct_every;
 	bool sig_all;
 	bool roce; /* of a RoCE device: it has the states of InfiniBand */
+	uint32_t refused_ops; /* that a card of others has not, a bit each */
 	struct ibv_qp_cap cap;
 	struct vrnic_sq sq;
 	struct vrnic_rq rq;

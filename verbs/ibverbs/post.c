@@ -98,7 +98,10 @@ int vrnic_sq_ready(struct vrnic_qp *qp)
 	return EINVAL;
 }
 
-/* Whether the service of a QP has the operation, and a datagram an address of the same PD. */
+/*
+ * Whether the service and the card of a QP have the operation, and a datagram an address of the
+ * same PD.
+ */
 static bool serves(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint8_t is)
 {
 	switch (qp->qp.qp_type) {
@@ -107,7 +110,7 @@ static bool serves(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint8_t is
 	case IBV_QPT_UD:
 		return is & OP_UD && (!wr->wr.ud.ah || vrnic_same_pd(wr->wr.ud.ah->pd, qp->qp.pd));
 	default:
-		return true;
+		return !(qp->refused_ops >> wr->opcode & 1);
 	}
 }
 

@@ -140,10 +140,18 @@ static int init_sq(struct vrnic_qp *qp, const struct vrnic_layout *l)
 	return sq->sent ? 0 : ENOMEM;
 }
 
+/* Memory is had in steps, a card of others has no more than it says. */
+static void bound(uint32_t *n, uint32_t most)
+{
+	if (*n > most)
+		*n = most;
+}
+
 /* Makes the program's end of the memory that the daemon has made. */
 static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request *req,
 		       const struct vrnic_create_qp_reply *rep)
 {
+	const struct vrnic_context *c = to_vctx(qp->qp.context);
 	struct vrnic_layout l;
 	int err;
 
@@ -164,11 +172,16 @@ static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request
 		free(qp->sq.sent);
 		return err;
 	}
+	if (c->attr.card) {
+		bound(&qp->sq.max_sge, c->attr.max_sge);
+		bound(&qp->rq.max_sge, c->attr.max_sge);
+		bound(&qp->sq.max_inline, c->attr.max_inline);
+	}
 	qp->cap.max_send_wr = l.sq_size;
 	qp->cap.max_recv_wr = l.rq_size;
 	qp->cap.max_send_sge = qp->sq.max_sge;
-	qp->cap.max_recv_sge = vrnic_rq_max_sge(&l);
-	qp->cap.max_inline_data = l.max_inline;
+	qp->cap.max_recv_sge = qp->srq ? vrnic_rq_max_sge(&l) : qp->rq.max_sge;
+	qp->cap.max_inline_data = qp->sq.max_inline;
 	return 0;
 }
 
@@ -287,6 +300,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 	qp->srq = attr->srq ? to_vsrq(attr->srq) : NULL;
 	qp->sig_all = attr->sq_sig_all;
 	qp->roce = c->roce;
+	qp->refused_ops = c->attr.refused_ops;
 	qp->direct_every = 1;
 	qp->direct_in = c->s->direct && !c->roce && !attr->srq;
 	qp->qp.context = pd->context;

@@ -15,6 +15,7 @@ static bool fits(struct vrnic_session *s, const struct vrnic_layout *l,
 
 static int make(struct vrnic_srq *srq, struct ibv_pd *pd, struct ibv_srq_attr *attr)
 {
+	const struct vrnic_context *c = to_vctx(pd->context);
 	struct vrnic_session *s = srq->s;
 	struct vrnic_create_srq_request req = {
 		.pd = pd->handle,
@@ -41,6 +42,8 @@ static int make(struct vrnic_srq *srq, struct ibv_pd *pd, struct ibv_srq_attr *a
 		vrnic_rpc_handle(s, VRNIC_OP_DESTROY_SRQ, rep.srq, NULL, 0);
 		goto unmap;
 	}
+	if (c->attr.card && srq->rq.max_sge > c->attr.max_srq_sge)
+		srq->rq.max_sge = c->attr.max_srq_sge;
 	srq->srq.handle = rep.srq;
 	attr->max_wr = l.rq_size;
 	attr->max_sge = srq->rq.max_sge;

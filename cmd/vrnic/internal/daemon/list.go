@@ -54,6 +54,13 @@ type devRow struct {
 	State string         `json:"state"` // of the port, as what follows
 	Phys  string         `json:"physical_state"`
 	GIDs  int            `json:"gids"` // entries of its table
+	// The card that it shows itself as, and what sysfs has of that.
+	Profile  string `json:"profile,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+	HCAType  string `json:"hca_type,omitempty"`
+	BoardID  string `json:"board_id,omitempty"`
+	PCI      string `json:"pci,omitempty"` // vendor and device
+	Revision uint32 `json:"hw_rev,omitempty"`
 }
 
 // A devCounts says what all users of a device have made; not everybody is told.
@@ -535,13 +542,22 @@ func newCMRow(i *vnic.CMInfo) cmRow {
 }
 
 func (d *device) row(all bool) any {
-	row := devRow{d.spec.Name, d.spec.transport(), net.HardwareAddr(d.mac[:]).String(), d.mtu(),
-		d.addrs, "ACTIVE", "LINK_UP", 1}
+	row := devRow{Dev: d.spec.Name, Kind: d.spec.transport(),
+		MAC: net.HardwareAddr(d.mac[:]).String(), MTU: d.mtu(), Addrs: d.addrs,
+		State: "ACTIVE", Phys: "LINK_UP", GIDs: 1}
 	if !d.vnic.PortActive() {
 		row.State, row.Phys = "DOWN", "DISABLED"
 	}
 	if d.roce() {
 		_, row.GIDs = d.vnic.RoCEPort()
+	}
+	if p := d.spec.Profile; p != nil {
+		row.Profile, row.Firmware, row.HCAType, row.BoardID = p.Name, p.Firmware, p.HCAType, p.BoardID
+		row.Revision = p.HWVersion
+		if p.PCIVendor != 0 {
+			row.PCI = fmt.Sprintf("%04x:%04x", p.PCIVendor, p.PCIDevice)
+		}
+		row.GIDs = max(row.GIDs, int(p.GIDs))
 	}
 	if !all {
 		return row

@@ -35,8 +35,11 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 	return &pdHandler{c: c, pd: pd}, nil
 }
 
-func (c *contextHandler) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
+func (c *contextHandler) CreateCQ(ring *ring.CQProducer, asked uint32) (server.CQHandler, error) {
 	if err := c.sd.fails(fault.CreateCQ); err != nil {
+		return nil, err
+	}
+	if err := c.sd.dev.card().CheckCQ(asked); err != nil {
 		return nil, err
 	}
 	ctx, err := c.sd.context()
@@ -67,7 +70,12 @@ type cqHandler struct {
 
 func (h *cqHandler) source() asyncSource { return asyncSource{abi.ObjCQ, h.cq.Handle()} }
 
-func (h *cqHandler) Resize(size int) error { return errno(h.cq.Resize(size)) }
+func (h *cqHandler) Resize(size int) error {
+	if err := h.sd.dev.card().CheckCQ(uint32(size/2 + 1)); err != nil { // the least it was asked for
+		return err
+	}
+	return errno(h.cq.Resize(size))
+}
 
 func (h *cqHandler) Close() error {
 	if err := h.cq.Close(); err != nil {
@@ -177,6 +185,9 @@ func (h *pdHandler) AllocMW(typ uint32) (server.MWHandler, error) {
 	if err := h.c.sd.fails(fault.AllocMW); err != nil {
 		return nil, err
 	}
+	if err := h.c.sd.dev.card().CheckMW(); err != nil {
+		return nil, err
+	}
 	mw, err := h.pd.AllocMW(rdma.MWType(typ))
 	if err != nil {
 		return nil, errno(err)
@@ -193,6 +204,9 @@ func (h *pdHandler) CreateSRQ(
 	req *abi.CreateSRQRequest, rings *ring.DaemonSRQ,
 ) (server.SRQHandler, error) {
 	if err := h.c.sd.fails(fault.CreateSRQ); err != nil {
+		return nil, err
+	}
+	if err := h.c.sd.dev.card().CheckSRQ(req.MaxWR, req.MaxSGE); err != nil {
 		return nil, err
 	}
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{

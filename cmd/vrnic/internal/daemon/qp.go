@@ -30,6 +30,9 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	if err := h.c.sd.fails(fault.CreateQP); err != nil {
 		return nil, err
 	}
+	if err := h.c.sd.dev.card().CheckQP(&p.Asked); err != nil {
+		return nil, err
+	}
 	send, ok1 := p.SendCQ.(*cqHandler)
 	recv, ok2 := p.RecvCQ.(*cqHandler)
 	if !ok1 || !ok2 {

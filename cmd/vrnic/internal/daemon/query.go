@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -74,6 +75,7 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		r.Addrs[i] = abi.MakePrefix(p)
 		r.NumAddrs++
 	}
+	d.card().Describe(r)
 	return r, nil
 }
 
@@ -98,6 +100,7 @@ func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
 		active, gids := sd.dev.vnic.RoCEPort()
 		r.ActiveMTU, r.GIDs, r.CapFlags = uint32(active), uint32(gids), capCM
 	}
+	sd.dev.card().DescribePort(r)
 	return r, nil
 }
 
@@ -121,6 +124,9 @@ func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, erro
 		return nil, syscall.EINVAL
 	}
 	if sd.dev.roce() {
+		if _, gids := sd.dev.vnic.RoCEPort(); int(index) >= gids && index < sd.dev.card().GIDs {
+			return &abi.QueryGIDReply{}, nil // the card's table is longer
+		}
 		e, err := sd.dev.vnic.GID(int(index))
 		if err != nil {
 			return nil, errno(err)
@@ -140,6 +146,14 @@ func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, erro
 func guid(mac [6]byte) uint64 {
 	return binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3],
 		mac[4], mac[5]})
+}
+
+// card is what the device shows itself as: the zero Profile is nobody's, and bounds nothing.
+func (d *device) card() *profile.Profile {
+	if d.spec.Profile == nil {
+		return &profile.Profile{}
+	}
+	return d.spec.Profile
 }
 
 func (d *device) owns(a netip.Addr) bool {

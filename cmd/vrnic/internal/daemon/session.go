@@ -265,7 +265,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		return nil, fmt.Errorf("device %s: %w", sd.dev.spec.Name, rdma.ErrDeviceGone)
 	}
 	ctx, err := sd.dev.vnic.Open(vnic.ContextConfig{
-		Limits: clientLimits(sd.s.shm.Limits()),
+		Limits: sd.dev.card().Bound(clientLimits(sd.s.shm.Limits())),
 		Label:  strconv.FormatUint(uint64(sd.s.shm.ID()), 10),
 		PID:    int(sd.s.shm.Peer().PID),
 		Comm:   sd.s.shm.Comm(),

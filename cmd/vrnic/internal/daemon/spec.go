@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 	"github.com/vrnic/vrnic/netstack"
 )
 
@@ -49,6 +50,8 @@ type DeviceSpec struct {
 	// Adversary is the seed of a device that places octets in any order: package adversary. 0: it
 	// does not.
 	Adversary uint64
+	// Profile is the card that it shows itself as; nil: as what it is.
+	Profile *profile.Profile
 	// Container: the device comes and goes with a container. It is no part of what is saved, and what
 	// is read again does not take it away.
 	Container bool
@@ -71,13 +74,14 @@ func DefaultDevice() DeviceSpec {
 
 // ParseDevice reads
 // NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce][,dcqcn=on|off][,mtu=N][,mac=MAC]
-// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off][,adversary=SEED][,container],
+// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off][,adversary=SEED]
+// [,profile=CARD][,container],
 // or with an address of the host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for
 // mtu. An error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
-	loopback, transport, dcqcn := "", "", ""
+	loopback, transport, dcqcn, card := "", "", "", ""
 	if err := checkName(name, maxDeviceName); err != nil {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
 	}
@@ -116,9 +120,15 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			d.UserTimeout, err = parseTime(key, d.UserTimeout, value)
 		case "adversary":
 			d.Adversary, err = parseSeed(d.Adversary, value)
+		case "profile":
+			if card != "" || value == "" {
+				return fmt.Errorf("profile is given once, with a card: %s",
+					strings.Join(profile.Names(), ", "))
+			}
+			card = value
 		default:
 			err = fmt.Errorf("unknown option %q (known: addr, host, transport, dcqcn, mtu, mac, "+
-				"sctp-udp, loopback, keepalive, user-timeout, adversary, container)", key)
+				"sctp-udp, loopback, keepalive, user-timeout, adversary, profile, container)", key)
 		}
 		return err
 	}, "container")
@@ -135,6 +145,9 @@ func ParseDevice(s string) (DeviceSpec, error) {
 	if err == nil && dcqcn != "" && !d.RoCE {
 		err = fmt.Errorf("dcqcn is a way of RoCE to heed congestion, TCP and SCTP have their own: " +
 			"leave it out, or add ,transport=roce")
+	}
+	if err == nil && card != "" {
+		d.Profile, err = profile.Find(card, d.RoCE)
 	}
 	if lost := orDefault(d.UserTimeout, netstack.DefaultUserTimeout); err == nil && lost > 0 &&
 		d.KeepAlive >= lost {
@@ -229,6 +242,9 @@ func (d DeviceSpec) String() string {
 	b = appendTime(b, "user-timeout", d.UserTimeout)
 	if d.Adversary != 0 {
 		b = fmt.Appendf(b, ",adversary=%d", d.Adversary)
+	}
+	if d.Profile != nil {
+		b = append(b, ",profile="+d.Profile.Name...)
 	}
 	if d.Container {
 		b = append(b, ",container"...)

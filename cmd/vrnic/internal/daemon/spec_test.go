@@ -6,7 +6,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 )
+
+// card is a profile that there is.
+func card(name string, roce bool) *profile.Profile {
+	p, err := profile.Find(name, roce)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
 
 func TestParseDevice(t *testing.T) {
 	for _, tt := range []struct {
@@ -47,6 +58,14 @@ func TestParseDevice(t *testing.T) {
 		{"x,addr=192.0.2.1/32,adversary=7", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, Adversary: 7,
 		}},
+		{"x,addr=192.0.2.1/32,profile=siw", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			Profile: card("siw", false),
+		}},
+		{"x,addr=192.0.2.1/32,transport=roce,profile=irdma", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, RoCE: true,
+			Profile: card("irdma", true),
+		}},
 		{"x,addr=192.0.2.1/32,keepalive=off,user-timeout=off", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
 			KeepAlive: -1, UserTimeout: -1,
@@ -80,6 +99,11 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,addr=10.0.0.1/24,adversary=0", "adversary=0"},
 		{"v,addr=10.0.0.1/24,adversary=x", "adversary=x"},
 		{"v,addr=10.0.0.1/24,adversary=1,adversary=1", "once"},
+		{"v,addr=10.0.0.1/24,profile=siw,profile=siw", "once"},
+		{"v,addr=10.0.0.1/24,profile=", "siw, rxe"},
+		{"v,addr=10.0.0.1/24,profile=connectx", "siw, cxgb4, irdma"},
+		{"v,addr=10.0.0.1/24,profile=mlx5", "does not speak what transport=iwarp says"},
+		{"v,addr=10.0.0.1/24,transport=roce,profile=siw", "rxe, irdma, mlx5"},
 		{"v,addr=10.0.0.1", `"10.0.0.1"`},
 		{"v,addr=10.0.0.1/33", `"10.0.0.1/33"`},
 		{"v,addr=10.0.0.0/24", "network's own"},

@@ -24,6 +24,12 @@ type device struct {
 	MTU       int    `json:"mtu"`
 	State     string `json:"state"`
 	GIDs      int    `json:"gids"` // entries of the table
+	// Of a device that shows itself as a card of others.
+	Firmware string `json:"firmware"`
+	HCAType  string `json:"hca_type"`
+	BoardID  string `json:"board_id"`
+	PCI      string `json:"pci"` // VENDOR:DEVICE
+	Revision uint32 `json:"hw_rev"`
 
 	Addrs []netip.Prefix `json:"addrs"`
 

@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path"
@@ -63,7 +64,12 @@ func (t Tree) add(d *device, n int) {
 	t.text(dir+"/node_guid", "%s", groups(d.guid()))
 	t.text(dir+"/sys_image_guid", "%s", groups(d.guid()))
 	t.text(dir+"/node_desc", "%s", d.Name)
-	t.text(dir+"/fw_ver", "vrnic")
+	t.text(dir+"/fw_ver", "%s", cmp.Or(line(d.Firmware), "vrnic"))
+	if d.HCAType != "" {
+		t.text(dir+"/hca_type", "%s", line(d.HCAType))
+		t.text(dir+"/hw_rev", "%x", d.Revision)
+		t.text(dir+"/board_id", "%s", line(d.BoardID))
+	}
 	t.text(dir+"/parent", "%s", d.Name)
 	t.port(d, dir+"/ports/1")
 	t.parent(d, dir+"/device", uverbs)
@@ -78,10 +84,14 @@ func (t Tree) add(d *device, n int) {
 	t[devDir+"/"+uverbs] = Node{Dev: [2]uint32{majorUverbs, uint32(firstUverbs + n)}}
 }
 
+// line is what a file of one line can have.
+func line(s string) string { return strings.ReplaceAll(s, "\n", "") }
+
 // parent is the device that an adapter's would be.
 func (t Tree) parent(d *device, dir, uverbs string) {
-	t.text(dir+"/vendor", "0xffff")
-	t.text(dir+"/device", "0x0000")
+	vendor, device, _ := strings.Cut(line(d.PCI), ":")
+	t.text(dir+"/vendor", "0x%s", cmp.Or(vendor, "ffff"))
+	t.text(dir+"/device", "0x%s", cmp.Or(device, "0000"))
 	t.text(dir+"/numa_node", "-1")
 	t.link(dir+"/net/"+d.netdev, "../../../../net/"+d.netdev)
 	t.link(dir+"/infiniband/"+d.Name, "../../../"+d.Name)

@@ -43,7 +43,9 @@ func twoKinds() *fake {
 	return &fake{rows: map[string][]string{
 		"dev": {
 			`{"dev":"roce0","transport":"roce","mac":"52:54:00:be:00:01","mtu":4200,` +
-				`"addrs":["10.0.0.2/24"],"state":"ACTIVE","physical_state":"LINK_UP","gids":3}`,
+				`"addrs":["10.0.0.2/24"],"state":"ACTIVE","physical_state":"LINK_UP","gids":3,` +
+				`"profile":"mlx5","firmware":"16.27.1016","hca_type":"MT4119",` +
+				`"board_id":"MT_0000000080","pci":"15b3:1017"}`,
 			`{"dev":"vrnic0","transport":"iwarp","mac":"52:54:00:be:00:02","mtu":1500,"addrs":[],` +
 				`"state":"DOWN","physical_state":"DISABLED","gids":1}`,
 		},
@@ -72,9 +74,15 @@ func TestTree(t *testing.T) {
 		roce + "node_guid":                        "5054:00ff:febe:0001",
 		roce + "sys_image_guid":                   "5054:00ff:febe:0001",
 		roce + "node_desc":                        "roce0",
-		roce + "fw_ver":                           "vrnic",
+		roce + "fw_ver":                           "16.27.1016",
+		roce + "hca_type":                         "MT4119",
+		roce + "hw_rev":                           "0",
+		roce + "board_id":                         "MT_0000000080",
 		roce + "parent":                           "roce0",
-		roce + "device/vendor":                    "0xffff",
+		roce + "device/vendor":                    "0x15b3",
+		roce + "device/device":                    "0x1017",
+		iwarp + "fw_ver":                          "vrnic",
+		iwarp + "device/vendor":                   "0xffff",
 		roce + "device/numa_node":                 "-1",
 		roce + "ports/1/state":                    "4: ACTIVE",
 		roce + "ports/1/phys_state":               "5: LinkUp",
@@ -136,7 +144,7 @@ func TestTree(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		for _, none := range []string{roce + "ports/1/gid_attrs/types/0",
 			iwarp + "ports/1/gid_attrs/types", iwarp + "ports/1/counters",
-			iwarp + "ports/1/hw_counters", roce + "hca_type"} {
+			iwarp + "ports/1/hw_counters", iwarp + "hca_type"} {
 			if strings.HasPrefix(name, none) {
 				t.Errorf("there is %s", name)
 			}

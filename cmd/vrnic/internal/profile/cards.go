@@ -1,0 +1,122 @@
+package profile
+
+import (
+	"math"
+	"syscall"
+)
+
+// Bits of enum ibv_device_cap_flags and of IB_PORT_*_SUP, as rdma-core's verbs.h and Linux's
+// ib_verbs.h have them.
+const (
+	capRNR       = 1 << 12
+	capMW        = 1 << 17
+	capMemMgt    = 1 << 21
+	capMWType2B  = 1 << 24
+	portCM       = 1 << 16
+	portSNMP     = 1 << 17
+	portReinit   = 1 << 18
+	portMgmt     = 1 << 19
+	portVendor   = 1 << 20
+	portBootMgmt = 1 << 23
+	atomicHCA    = 1
+)
+
+// The cards, in an order in which those of one name are together. Where each figure comes from
+// stands with it: files are those of Linux, below drivers/infiniband, if nothing else is said, and
+// issues are of projects on GitHub, whose reporters have put there what ibv_devinfo -v printed.
+// docs/laboratory.md has the same as a table, and what is left out.
+var all = []Profile{
+	{
+		// sw/siw/siw.h and siw_query_device, siw_query_port and siw_create_qp of sw/siw/siw_verbs.c;
+		// SIW_MAX_SGE and SIW_MAX_INLINE (5 SGEs of 16 octets) of include/uapi/rdma/siw-abi.h. It
+		// has no firmware; rdma-core's provider prints the zero so.
+		Name: "siw", IWARP: true,
+		Firmware: "0.0.0", VendorID: 0x626d74,
+		MaxMRLen: math.MaxUint64, PageSizes: 4096, CapFlags: capMemMgt,
+		MaxQP: 102400, MaxQPWR: 32768, MaxSGE: 6, MaxReadSGE: 1, MaxInline: 80,
+		MaxCQ: 102400, MaxCQE: 3276800, MaxMR: 1024000, MaxPD: 102400,
+		MaxSRQ: 102400, MaxSRQWR: 327680, MaxSRQSGE: 6,
+		MaxIRD: 128, MaxORD: 128, MaxReads: 102400 * 128,
+		GIDs: 1, PortCaps: portCM | portMgmt, MaxMsg: math.MaxUint32,
+		Lacks:   LacksODP | LacksTimestamps | LacksAtomics | LacksImmediate | LacksMW,
+		TooDeep: syscall.EINVAL, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+	},
+	{
+		// sw/rxe/rxe_param.h of Linux 6, whose DEFAULT_MAX_VALUE is 2^20; inline is 32 SGEs of 16
+		// octets. The flags are without the three above bit 31, which are of operations that are not
+		// there. Ports and PKeys are of the same file; no ODP, and no clock: openucx/ucx issue 5045.
+		Name: "rxe", RoCE: true,
+		Firmware: "0.0.0", VendorID: 0xffffff,
+		MaxMRLen: math.MaxUint64, PageSizes: 0xfffff000, CapFlags: 0x01223c76, AtomicCap: atomicHCA,
+		MaxQP: 1<<20 - 16, MaxQPWR: 1 << 20, MaxSGE: 32, MaxReadSGE: 32, MaxInline: 512,
+		MaxCQ: 1 << 20, MaxCQE: 1<<15 - 1, MaxMR: 1<<19 - 1, MaxPD: 1 << 20, MaxMW: 1<<19 - 1,
+		MaxSRQ: 1<<20 - 0x20001, MaxSRQWR: 1 << 20, MaxSRQSGE: 27,
+		MaxIRD: 128, MaxORD: 128, MaxReads: 0x3f000, MaxAH: 1<<15 - 1,
+		MaxGroups: 8192, MaxGroupQPs: 56, MaxMembers: 0x70000, MaxPKeys: 64, AckDelay: 15,
+		GIDs: 1024, PortCaps: portCM, MaxMsg: 0x800000,
+		Lacks:   LacksODP | LacksTimestamps,
+		TooDeep: syscall.EINVAL, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+	},
+	{
+		// A Chelsio T580-LP-CR (PCI 1425:5410, of drivers/net/ethernet/chelsio/cxgb4/t4_pci_id_tbl.h).
+		// c4iw_query_device and c4iw_query_port of hw/cxgb4/provider.c, t4_max_qp_depth and
+		// t4_max_cq_depth of hw/cxgb4/device.c with one status entry, c4iw_create_qp of
+		// hw/cxgb4/qp.c, T4_MAX_RECV_SGE and T4_MAX_SEND_INLINE (five slots of 64 octets without the
+		// 40 of the headers) of hw/cxgb4/t4.h, c4iw_max_read_depth of hw/cxgb4/cm.c. How many queue
+		// pairs, completion queues and regions there are is the card's memory's, and firmware's.
+		Name: "cxgb4", IWARP: true,
+		Firmware: "vrnic", VendorID: 0x1425, PartID: 0x5410,
+		HCAType: "cxgb4", BoardID: "1425.5410", PCIVendor: 0x1425, PCIDevice: 0x5410,
+		MaxMRLen: math.MaxUint64, PageSizes: 0x0ffff000, CapFlags: capMW | capMemMgt,
+		MaxQPWR: 8190, MaxSGE: 4, MaxReadSGE: 1, MaxInline: 280, MaxCQE: 65518, MaxPD: 65536,
+		MaxIRD: 32, MaxORD: 32, GIDs: 1,
+		PortCaps: portCM | portSNMP | portReinit | portMgmt | portVendor | portBootMgmt,
+		MaxMsg:   math.MaxUint32,
+		Lacks:    LacksODP | LacksTimestamps | LacksAtomics,
+		TooDeep:  syscall.E2BIG, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+	},
+	e810(Profile{RoCE: true, CapFlags: capRNR | capMW | capMemMgt | capMWType2B, MaxPKeys: 1,
+		GIDs: 32}),
+	e810(Profile{IWARP: true, CapFlags: capMW | capMemMgt | capMWType2B, GIDs: 1}),
+	{
+		// An NVIDIA ConnectX-5 with RoCE. Ids, firmware, board, flags, max_qp and max_qp_wr:
+		// openucx/ucx issue 9830. The other limits: open-mpi/ompi pull request 6137, of the same card;
+		// what that does not show (windows, groups, handles, SRQs, PKeys, the delay of ACKs) is of
+		// the same driver: openucx/ucx issue 10317. The port: openucx/ucx issue 10430. What queue
+		// pairs are refused with: providers/mlx5/verbs.c of libmlx5 (mlx5_calc_sq_size and its
+		// callers), for a send queue; it is EINVAL for a receive queue there.
+		Name: "mlx5", RoCE: true,
+		Firmware: "16.27.1016", VendorID: 0x02c9, PartID: 4119,
+		HCAType: "MT4119", BoardID: "MT_0000000080", PCIVendor: 0x15b3, PCIDevice: 0x1017,
+		MaxMRLen: math.MaxUint64, PageSizes: 0xfffffffffffff000, CapFlags: 0xed721c36,
+		AtomicCap: atomicHCA,
+		MaxQP:     262144, MaxQPWR: 32768, MaxSGE: 30, MaxReadSGE: 30,
+		MaxCQ: 16777216, MaxCQE: 4194303, MaxMR: 16777216, MaxPD: 16777216, MaxMW: 16777216,
+		MaxSRQ: 8388608, MaxSRQWR: 32767, MaxSRQSGE: 31,
+		MaxIRD: 16, MaxORD: 16, MaxReads: 4194304, MaxAH: math.MaxInt32,
+		MaxGroups: 2097152, MaxGroupQPs: 240, MaxMembers: 503316480, MaxPKeys: 128, AckDelay: 16,
+		PortCaps: 0x04010000, MaxMsg: 0x40000000,
+		TooDeep: syscall.ENOMEM, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+	},
+}
+
+// e810 is an Intel E810-C in the mode of p, which its driver, irdma, is loaded with. Ids, firmware
+// and limits: deepseek-ai/3FS issue 192, where it speaks RoCE. The port and what iWARP has in
+// another way: irdma_query_device and irdma_query_port of hw/irdma/verbs.c. Inline:
+// IRDMA_MAX_INLINE_DATA_SIZE of hw/irdma/user.h. The driver of that firmware has no atomics and no
+// shared receive queues; its library refuses queue pairs with EINVAL (linux-rdma/rdma-core pull
+// request 1365).
+func e810(p Profile) Profile {
+	p.Name = "irdma"
+	p.Firmware, p.VendorID, p.PartID, p.HWVersion = "1.74", 0x8086, 5522, 2
+	p.PCIVendor, p.PCIDevice = 0x8086, 5522
+	p.MaxMRLen, p.PageSizes = 0x200000000000, 0x40201000
+	p.MaxQP, p.MaxQPWR, p.MaxSGE, p.MaxReadSGE, p.MaxInline = 4092, 8127, 6, 6, 101
+	p.MaxCQ, p.MaxCQE, p.MaxMR, p.MaxPD = 8189, 1048574, 4194301, 262141
+	p.MaxIRD, p.MaxORD, p.MaxAH = 8, 8, 131072
+	p.MaxGroups, p.MaxGroupQPs, p.MaxMembers = 4096, 8, 32768
+	p.PortCaps, p.MaxMsg = portCM|portReinit, math.MaxInt32
+	p.Lacks = LacksODP | LacksTimestamps | LacksAtomics | LacksSRQ
+	p.TooDeep, p.TooWide, p.TooInline = syscall.EINVAL, syscall.EINVAL, syscall.EINVAL
+	return p
+}

@@ -1,0 +1,246 @@
+// Package profile has what cards of others say of themselves, so that a device can say and hold to
+// the same: a program finds there the limits that it would find on that card.
+package profile
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A Profile is a card as its driver shows it. A figure that nobody has published is 0, and then
+// the device has its own.
+type Profile struct {
+	Name  string
+	IWARP bool
+	RoCE  bool
+
+	Firmware  string
+	VendorID  uint32
+	PartID    uint32
+	HWVersion uint32
+	HCAType   string // what sysfs has of a card on PCI; "": it is not on it
+	BoardID   string
+	PCIVendor uint32
+	PCIDevice uint32
+
+	MaxMRLen  uint64
+	PageSizes uint64
+	CapFlags  uint32 // enum ibv_device_cap_flags
+	AtomicCap uint32 // enum ibv_atomic_cap
+
+	MaxQP, MaxQPWR                     uint32
+	MaxSGE, MaxReadSGE                 uint32
+	MaxInline                          uint32
+	MaxCQ, MaxCQE                      uint32
+	MaxMR, MaxPD, MaxMW                uint32
+	MaxSRQ, MaxSRQWR, MaxSRQSGE        uint32
+	MaxIRD, MaxORD, MaxReads           uint32
+	MaxAH                              uint32
+	MaxGroups, MaxGroupQPs, MaxMembers uint32
+	MaxPKeys, AckDelay                 uint32
+
+	GIDs     uint32
+	PortCaps uint32 // IB_PORT_*_SUP
+	MaxMsg   uint32
+
+	// Lacks are what the driver has not, and programs are refused.
+	Lacks Lack
+	// TooDeep, TooWide and TooInline are what the driver refuses a queue pair with that asks for more
+	// requests, parts of one, or octets inline.
+	TooDeep, TooWide, TooInline syscall.Errno
+}
+
+// A Lack is something that other cards have.
+type Lack uint32
+
+const (
+	LacksODP        Lack = 1 << iota // memory that is paged on demand
+	LacksTimestamps                  // a clock for completions
+	LacksAtomics
+	LacksImmediate
+	LacksSRQ
+	LacksMW
+)
+
+// Find is the profile of a name for a device of iWARP or RoCE.
+func Find(name string, roce bool) (*Profile, error) {
+	transport := "iwarp"
+	if roce {
+		transport = "roce"
+	}
+	var here, other []string
+	for i := range all {
+		p := &all[i]
+		fits := p.IWARP && !roce || p.RoCE && roce
+		switch {
+		case p.Name == name && fits:
+			return p, nil
+		case fits:
+			here = append(here, p.Name)
+		case p.Name == name:
+			other = append(other, name)
+		}
+	}
+	if other != nil {
+		return nil, fmt.Errorf("profile=%s: that card does not speak what transport=%s says; those "+
+			"that do are %s", name, transport, strings.Join(here, ", "))
+	}
+	return nil, fmt.Errorf("profile=%s: there is none; with transport=%s there are %s", name,
+		transport, strings.Join(here, ", "))
+}
+
+// Names are those of all profiles.
+func Names() (names []string) {
+	for i := range all {
+		if i == 0 || all[i-1].Name != all[i].Name {
+			names = append(names, all[i].Name)
+		}
+	}
+	return names
+}
+
+// Describe has r say what the card says; the zero Profile leaves it as it is.
+func (p *Profile) Describe(r *abi.QueryDeviceReply) {
+	if p.Name == "" {
+		return
+	}
+	r.Card = abi.CardFigures
+	if p.Lacks&LacksODP != 0 {
+		r.Card |= abi.CardUnpaged
+	}
+	if p.Lacks&LacksTimestamps != 0 {
+		r.Card |= abi.CardClockless
+	}
+	r.RefusedOps = p.refusedOps()
+	r.FWVersion = [32]byte{}
+	copy(r.FWVersion[:], p.Firmware)
+	r.VendorID, r.PartID, r.HWVersion = p.VendorID, p.PartID, p.HWVersion
+	r.CapFlags, r.AtomicCap = p.CapFlags, p.AtomicCap
+	r.MaxMRLen, r.PageSizes = p.MaxMRLen, p.PageSizes
+	r.MaxReads, r.MaxPkeys, r.AckDelay, r.MaxMembers = p.MaxReads, p.MaxPKeys, p.AckDelay, p.MaxMembers
+	r.MaxMW = p.MaxMW
+	r.MaxReadSGE = p.MaxReadSGE
+	for _, f := range []struct {
+		to   *uint32
+		card uint32
+	}{
+		{&r.MaxQP, p.MaxQP}, {&r.MaxQPWR, p.MaxQPWR}, {&r.MaxSGE, p.MaxSGE},
+		{&r.MaxInline, p.MaxInline}, {&r.MaxCQ, p.MaxCQ}, {&r.MaxCQE, p.MaxCQE}, {&r.MaxMR, p.MaxMR},
+		{&r.MaxPD, p.MaxPD}, {&r.MaxIRD, p.MaxIRD}, {&r.MaxORD, p.MaxORD}, {&r.MaxAH, p.MaxAH},
+		{&r.MaxGroups, p.MaxGroups}, {&r.MaxGroupQPs, p.MaxGroupQPs}, {&r.MaxSRQ, p.MaxSRQ},
+		{&r.MaxSRQWR, p.MaxSRQWR}, {&r.MaxSRQSGE, p.MaxSRQSGE},
+	} {
+		if f.card != 0 {
+			*f.to = f.card
+		}
+	}
+	if p.Lacks&LacksSRQ != 0 {
+		r.MaxSRQ, r.MaxSRQWR, r.MaxSRQSGE = 0, 0, 0
+	}
+}
+
+// DescribePort has r say what the card says of its port, as Describe does.
+func (p *Profile) DescribePort(r *abi.QueryPortReply) {
+	if p.Name == "" {
+		return
+	}
+	r.CapFlags = p.PortCaps
+	if p.GIDs != 0 {
+		r.GIDs = p.GIDs
+	}
+	if p.MaxMsg != 0 {
+		r.MaxMsg = p.MaxMsg
+	}
+}
+
+// refusedOps are opcodes that the library of the card refuses to post, a bit each.
+func (p *Profile) refusedOps() (ops uint32) {
+	if p.Lacks&LacksAtomics != 0 {
+		ops |= 1<<rdma.OpCompareSwap | 1<<rdma.OpFetchAdd |
+			1<<rdma.OpMaskedCompareSwap | 1<<rdma.OpMaskedFetchAdd
+	}
+	if p.Lacks&LacksImmediate != 0 {
+		ops |= 1<<rdma.OpWriteImm | 1<<rdma.OpSendImm
+	}
+	return ops
+}
+
+// CheckQP says what the card refuses of a queue pair that is asked for.
+func (p *Profile) CheckQP(c *abi.QPCaps) error {
+	switch {
+	case over(c.MaxSendWR, p.MaxQPWR), over(c.MaxRecvWR, p.MaxQPWR):
+		return p.refuse(p.TooDeep, "a queue of a queue pair has up to %d requests", p.MaxQPWR)
+	case over(c.MaxSendSGE, p.MaxSGE), over(c.MaxRecvSGE, p.MaxSGE):
+		return p.refuse(p.TooWide, "a request has up to %d parts (max_sge)", p.MaxSGE)
+	case over(c.MaxInline, p.MaxInline):
+		return p.refuse(p.TooInline, "a request has up to %d octets inline", p.MaxInline)
+	}
+	return nil
+}
+
+// CheckCQ says the same of a completion queue.
+func (p *Profile) CheckCQ(depth uint32) error {
+	if over(depth, p.MaxCQE) {
+		return p.refuse(syscall.EINVAL, "a completion queue has up to %d completions", p.MaxCQE)
+	}
+	return nil
+}
+
+// CheckSRQ says the same of a shared receive queue.
+func (p *Profile) CheckSRQ(maxWR, maxSGE uint32) error {
+	switch {
+	case p.Lacks&LacksSRQ != 0:
+		return p.refuse(syscall.EOPNOTSUPP, "it has no shared receive queues")
+	case over(maxWR, p.MaxSRQWR):
+		return p.refuse(syscall.EINVAL, "a shared receive queue has up to %d receives", p.MaxSRQWR)
+	case over(maxSGE, p.MaxSRQSGE):
+		return p.refuse(syscall.EINVAL, "a receive of a shared receive queue has up to %d parts",
+			p.MaxSRQSGE)
+	}
+	return nil
+}
+
+// CheckMW says the same of a memory window.
+func (p *Profile) CheckMW() error {
+	if p.Lacks&LacksMW != 0 {
+		return p.refuse(syscall.EOPNOTSUPP, "it has no memory windows")
+	}
+	return nil
+}
+
+// Bound is limits, or those of the card that are less. What an object may have is for CheckQP and
+// its like, which look at what was asked for.
+func (p *Profile) Bound(l vnic.Limits) vnic.Limits {
+	d := vnic.DefaultLimits() // what 0 stands for
+	for _, f := range []struct {
+		to    *int
+		empty int
+		card  uint32
+	}{
+		{&l.PD, d.PD, p.MaxPD}, {&l.MR, d.MR, p.MaxMR}, {&l.CQ, d.CQ, p.MaxCQ}, {&l.QP, d.QP, p.MaxQP},
+		{&l.SRQ, d.SRQ, p.MaxSRQ}, {&l.MW, d.MW, p.MaxMW}, {&l.AH, d.AH, p.MaxAH},
+		{&l.IRD, d.IRD, p.MaxIRD}, {&l.ORD, d.ORD, p.MaxORD},
+	} {
+		if f.card != 0 && int64(f.card) < int64(cmp.Or(*f.to, f.empty)) {
+			*f.to = int(f.card)
+		}
+	}
+	if p.MaxMRLen != 0 && p.MaxMRLen < cmp.Or(l.MRLen, d.MRLen) {
+		l.MRLen = p.MaxMRLen
+	}
+	return l
+}
+
+func over(asked, most uint32) bool { return most != 0 && asked > most }
+
+func (p *Profile) refuse(errno syscall.Errno, format string, args ...any) error {
+	return &server.Refusal{Errno: errno,
+		Why: fmt.Sprintf("profile %s: "+format, append([]any{p.Name}, args...)...)}
+}

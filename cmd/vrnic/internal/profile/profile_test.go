@@ -1,0 +1,128 @@
+package profile
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A card is found by its name for what it speaks, and else it is said which there are.
+func TestFind(t *testing.T) {
+	for name, on := range map[string]string{"siw": "i", "cxgb4": "i", "rxe": "r", "mlx5": "r",
+		"irdma": "ir"} {
+		for _, roce := range []bool{false, true} {
+			p, err := Find(name, roce)
+			if strings.Contains(on, map[bool]string{false: "i", true: "r"}[roce]) {
+				if err != nil || p.Name != name {
+					t.Errorf("%s, RoCE %v: %v, %v", name, roce, p, err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), "does not speak") {
+				t.Errorf("%s, RoCE %v: %v, want that it does not speak that", name, roce, err)
+			}
+		}
+	}
+	if _, err := Find("abc", true); err == nil || !strings.Contains(err.Error(), "irdma, rxe") &&
+		!strings.Contains(err.Error(), "rxe, irdma") {
+		t.Errorf("a card that there is not: %v, want the names of those that there are", err)
+	}
+	if got := Names(); !reflect.DeepEqual(got, []string{"siw", "rxe", "cxgb4", "irdma", "mlx5"}) {
+		t.Errorf("names %q", got)
+	}
+}
+
+// No card promises what the rings have no room for, and a device keeps what its card has no figure
+// of.
+func TestCardsFit(t *testing.T) {
+	for i := range all {
+		p := &all[i]
+		if p.MaxSGE > abi.MaxSGE || p.MaxSRQSGE > abi.MaxSGE || p.MaxInline > abi.MaxInline {
+			t.Errorf("%s has %d parts, %d of an SRQ, %d octets inline", p.Name, p.MaxSGE, p.MaxSRQSGE,
+				p.MaxInline)
+		}
+		own := abi.QueryDeviceReply{MaxQP: 1, MaxInline: 2, MaxSRQ: 3, MaxMR: 4}
+		r := own
+		p.Describe(&r)
+		if r.Card&abi.CardFigures == 0 || p.MaxQP == 0 && r.MaxQP != own.MaxQP ||
+			p.MaxQP != 0 && r.MaxQP != p.MaxQP || p.MaxInline == 0 && r.MaxInline != own.MaxInline {
+			t.Errorf("%s: %+v of %+v", p.Name, r, own)
+		}
+		if none := r.MaxSRQ == 0; none != (p.Lacks&LacksSRQ != 0) {
+			t.Errorf("%s: %d shared receive queues, lacks %b", p.Name, r.MaxSRQ, p.Lacks)
+		}
+		if refused := r.RefusedOps>>rdma.OpFetchAdd&1 == 1; refused != (r.AtomicCap == 0) {
+			t.Errorf("%s: atomic_cap %d, refused opcodes %b", p.Name, r.AtomicCap, r.RefusedOps)
+		}
+	}
+	own := abi.QueryDeviceReply{MaxQP: 9}
+	r := own
+	new(Profile).Describe(&r)
+	if r != own {
+		t.Errorf("nobody's card changes %+v to %+v", own, r)
+	}
+}
+
+// What is asked for above a card's limit is refused with the errno of its driver; at the limit it
+// is not.
+func TestChecks(t *testing.T) {
+	cxgb4, err := Find("cxgb4", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		caps abi.QPCaps
+		want error
+	}{
+		{abi.QPCaps{MaxSendWR: 8190, MaxRecvWR: 8190, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 280}, nil},
+		{abi.QPCaps{MaxSendWR: 8191}, syscall.E2BIG},
+		{abi.QPCaps{MaxRecvWR: 8191}, syscall.E2BIG},
+		{abi.QPCaps{MaxSendSGE: 5}, syscall.EINVAL},
+		{abi.QPCaps{MaxRecvSGE: 5}, syscall.EINVAL},
+		{abi.QPCaps{MaxInline: 281}, syscall.EINVAL},
+	} {
+		if err := cxgb4.CheckQP(&tt.caps); !errors.Is(err, tt.want) {
+			t.Errorf("%+v: %v, want %v", tt.caps, err, tt.want)
+		}
+		if err := new(Profile).CheckQP(&tt.caps); err != nil {
+			t.Errorf("nobody's card refuses %+v: %v", tt.caps, err)
+		}
+	}
+	irdma, err := Find("irdma", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := irdma.CheckSRQ(1, 1); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("an SRQ of irdma: %v", err)
+	}
+	if err := irdma.CheckCQ(1048575); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a CQ of irdma: %v", err)
+	}
+	if err := irdma.CheckCQ(1048574); err != nil {
+		t.Errorf("the largest CQ of irdma: %v", err)
+	}
+}
+
+// A card bounds what a session has, and gives it no more.
+func TestBound(t *testing.T) {
+	irdma, err := Find("irdma", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := irdma.Bound(vnic.Limits{QP: 100000, CQ: 10})
+	if got.QP != 4092 || got.CQ != 10 || got.IRD != 8 || got.SRQ != 0 {
+		t.Errorf("%+v", got)
+	}
+	mlx5, err := Find("mlx5", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = mlx5.Bound(vnic.Limits{MR: 7})
+	if got.AH != 0 || got.MRLen != 0 || got.MR != 7 || got.ORD != 16 {
+		t.Errorf("%+v", got)
+	}
+}

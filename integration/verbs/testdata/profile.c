@@ -1,0 +1,74 @@
+/*
+ * What a device that shows itself as a card of others holds to: profile DEVICE INLINE ERRNO NOSRQ
+ * are the octets that the card has room for inline, what it refuses queues with that are too deep,
+ * and whether it has no shared receive queues.
+ */
+#include "vt.h"
+
+static struct ibv_context *c;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+
+/* The errno of a queue pair with these; 0: it has come about, and has no more than was asked for. */
+static int try_qp(struct ibv_qp_cap cap, struct ibv_qp_cap *got)
+{
+	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .cap = cap, .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp;
+
+	errno = 0;
+	qp = ibv_create_qp(pd, &a);
+	if (!qp)
+		return errno;
+	*got = a.cap;
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct ibv_srq_init_attr s = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	struct ibv_device **list;
+	struct ibv_device_attr attr;
+	struct ibv_qp_cap got;
+	struct ibv_srq *srq;
+	unsigned int max_inline;
+	int i, deep, no_srq, err;
+
+	CHECK_EQ(argc, 5);
+	max_inline = (unsigned int)atoi(argv[2]);
+	deep = atoi(argv[3]);
+	no_srq = atoi(argv[4]);
+	CHECK(list = ibv_get_device_list(NULL));
+	for (i = 0; list[i] && strcmp(ibv_get_device_name(list[i]), argv[1]); i++)
+		;
+	CHECK(list[i]);
+	CHECK(c = ibv_open_device(list[i]));
+	CHECK_EQ(ibv_query_device(c, &attr), 0);
+	CHECK(pd = ibv_alloc_pd(c));
+	CHECK(cq = ibv_create_cq(c, 16, NULL, NULL, 0));
+
+#define CAP(sends, sge, octets) ((struct ibv_qp_cap){ .max_send_wr = sends, .max_recv_wr = 1, \
+	.max_send_sge = sge, .max_recv_sge = 1, .max_inline_data = octets })
+	CHECK_EQ(try_qp(CAP(1, (uint32_t)attr.max_sge, max_inline), &got), 0);
+	CHECK(got.max_send_sge == (uint32_t)attr.max_sge);
+	CHECK(!max_inline || got.max_inline_data == max_inline);
+	CHECK_EQ(try_qp(CAP(1, (uint32_t)attr.max_sge + 1, 0), &got), EINVAL);
+	if (max_inline) /* else nobody has said how many a card has */
+		CHECK_EQ(try_qp(CAP(1, 1, max_inline + 1), &got), EINVAL);
+	CHECK_EQ(try_qp(CAP((uint32_t)attr.max_qp_wr + 1, 1, 0), &got), deep);
+	errno = 0;
+	err = ibv_create_cq(c, attr.max_cqe + 1, NULL, NULL, 0) ? 0 : errno;
+	CHECK_EQ(err, EINVAL);
+	errno = 0;
+	srq = ibv_create_srq(pd, &s);
+	err = srq ? 0 : errno;
+	CHECK_EQ(err, no_srq ? EOPNOTSUPP : 0);
+	if (srq)
+		CHECK_EQ(ibv_destroy_srq(srq), 0);
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+	ibv_free_device_list(list);
+	printf("ok profile\n");
+	return 0;
+}
