@@ -139,6 +139,26 @@ func TestRoCE(t *testing.T) {
 	}
 }
 
+// A request that fails on RoCE leaves the connection to its programs: the server says so, and ends
+// it, without waiting for the client to do that.
+func TestRoCERequestFails(t *testing.T) {
+	w := newBench(t, vnictest.RoCE)
+	w.serve(w.ctx, Config{})
+	s := w.dial(4096, rdma.LocalWrite)
+	began := time.Now()
+	if err := s.send(w.ctx, info{s.data[0].Addr(), s.data[0].RKey(), 64}); err != nil {
+		t.Fatal(err)
+	}
+	<-s.conn.Done()
+	if d := time.Since(began); d >= endTimeout {
+		t.Errorf("the server ends the connection after %v", d)
+	}
+	if err := s.conn.Disconnect(); err != nil {
+		t.Error(err)
+	}
+	w.wantServeError("RDMA Read", "remote access")
+}
+
 func TestLargestSizeWantsALargeServer(t *testing.T) {
 	w := newBench(t)
 	w.serve(w.ctx, Config{Size: MaxSize})

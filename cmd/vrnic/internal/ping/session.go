@@ -34,7 +34,8 @@ const (
 
 // A session is one end of one connection with all that it is made of. One goroutine uses it.
 type session struct {
-	size int // of a data buffer
+	size int  // of a data buffer
+	roce bool // a request that fails does not end the connection by itself
 
 	buf  rdma.Buffer
 	pd   rdma.PD
@@ -52,7 +53,7 @@ type session struct {
 // newSession makes everything up to a QP with a receive posted. access has one entry for each data
 // buffer.
 func newSession(dev rdma.Device, size int, access ...rdma.Access) (_ *session, err error) {
-	s := &session{size: size}
+	s := &session{size: size, roce: dev.Attr().RoCE}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -212,7 +213,11 @@ func (s *session) completed(ctx context.Context, wc *rdma.WC) error {
 		return fmt.Errorf("a completion of nothing that was posted (id %d)", wc.ID)
 	}
 	if wc.Status != rdma.WCSuccess {
-		return s.failed(ctx, k, errors.New(wc.Status.String()))
+		err := errors.New(wc.Status.String())
+		if s.roce && wc.Status != rdma.WCFlush { // it is the cause, and the connection is ended by us
+			return fmt.Errorf("%v: %w", k, err)
+		}
+		return s.failed(ctx, k, err)
 	}
 	if k == kindRecv {
 		s.recvLen = wc.ByteLen
