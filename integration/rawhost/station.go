@@ -133,7 +133,9 @@ func (p *Station) Take() (q rawroce.Packet, ok bool, err error) {
 	}
 	b := p.raw[0]
 	p.raw = p.raw[1:]
-	q, err = rawroce.Read(b)
+	if q, err = rawroce.Read(b); err == nil && q.SrcPort < 0xc000 {
+		err = fmt.Errorf("it is from port %d", q.SrcPort)
+	}
 	return q, true, err
 }
 

@@ -188,20 +188,20 @@ var extLen = map[uint8]int{
 
 // Read takes a packet apart that somebody has sent, from the IP header on, and holds it to what is
 // a must for every packet, whatever it is about: IPv4 without options and with DF, exact lengths,
-// port 4791 from a port of 0xc000 or above, version 0, reserved bits 0, padding of zero where it
-// has to be, and the ICRC.
+// port 4791, version 0, reserved bits 0, padding of zero where it has to be, and the ICRC.
 func Read(b []byte) (p Packet, err error) {
 	be := binary.BigEndian
 	if len(b) < 20+8+12+4 {
 		return p, fmt.Errorf("%d octets", len(b))
 	}
-	n := HeadLen(b)
-	if b[0]>>4 == 4 {
+	n, least := HeadLen(b), HeadLen(b)+8+12+4
+	switch b[0] >> 4 {
+	case 4:
 		total := int(be.Uint16(b[2:]))
 		switch {
 		case n != 20 || be.Uint16(b[6:]) != 0x4000 || b[9] != 17:
 			return p, fmt.Errorf("IPv4 header % x: options, no DF, or not UDP", b[:20])
-		case total > len(b):
+		case total > len(b) || total < least:
 			return p, fmt.Errorf("IPv4 length %d of %d", total, len(b))
 		case Sum(b[:20]) != 0xffff:
 			return p, errors.New("wrong IPv4 checksum")
@@ -210,25 +210,25 @@ func Read(b []byte) (p Packet, err error) {
 		p.TOS, p.ID, p.TTL = b[1], be.Uint16(b[4:]), b[8]
 		p.Src, _ = netip.AddrFromSlice(b[12:16])
 		p.Dst, _ = netip.AddrFromSlice(b[16:20])
-	} else {
+	case 6:
 		total := 40 + int(be.Uint16(b[4:]))
-		if total > len(b) || b[6] != 17 {
+		if total > len(b) || total < least || b[6] != 17 {
 			return p, fmt.Errorf("IPv6 header % x", b[:40])
 		}
 		b = b[:total]
 		p.TOS, p.TTL = uint8(be.Uint16(b)>>4), b[7]
 		p.Src, _ = netip.AddrFromSlice(b[8:24])
 		p.Dst, _ = netip.AddrFromSlice(b[24:40])
+	default:
+		return p, fmt.Errorf("IP of version %d", b[0]>>4)
 	}
 	udp := b[n:]
 	p.SrcPort, p.DstPort = be.Uint16(udp), be.Uint16(udp[2:])
 	switch {
-	case p.DstPort != 4791 || p.SrcPort < 0xc000:
-		return p, fmt.Errorf("from port %d to %d", p.SrcPort, p.DstPort)
+	case p.DstPort != 4791:
+		return p, fmt.Errorf("to port %d", p.DstPort)
 	case int(be.Uint16(udp[4:])) != len(udp):
 		return p, fmt.Errorf("UDP length %d of %d", be.Uint16(udp[4:]), len(udp))
-	case len(udp) < 8+12+4:
-		return p, fmt.Errorf("%d octets of UDP", len(udp))
 	case binary.LittleEndian.Uint32(b[len(b)-4:]) != icrc(b[:len(b)-4]):
 		return p, errors.New("wrong ICRC")
 	}

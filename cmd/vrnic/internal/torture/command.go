@@ -16,6 +16,7 @@ import (
 
 	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/lab/torture/iwarp"
+	"github.com/vrnic/vrnic/lab/torture/roce"
 )
 
 // formats are how a report is written.
@@ -26,9 +27,10 @@ var formats = map[string]func(*torture.Report, io.Writer) error{
 func Command(usage func(format string, args ...any) error) *cli.Command {
 	return &cli.Command{
 		Name:  "torture",
-		Usage: "lie to an iWARP endpoint in all ways, and look at what it answers",
-		UsageText: "vrnic torture [--port PORT] [--only WORDS]... [--timeout TIME] [--format FORMAT] " +
-			"ADDR\nvrnic torture --list [--only WORDS]...",
+		Usage: "lie to an RDMA endpoint in all ways, and look at what it answers",
+		UsageText: "vrnic torture [--transport iwarp|roce] [--port PORT] [--only WORDS]... " +
+			"[--timeout TIME] [--format FORMAT] ADDR\n" +
+			"vrnic torture --list [--transport iwarp|roce] [--only WORDS]...",
 		Description: "Connects to ADDR, and to nobody else, again and again: peers that err, lie or " +
 			"leave. A case passes if the\nanswer is that of the RFCs as docs/conformance.md has them; " +
 			"it differs if what is wrong was refused in\nanother way. No case needs to know the " +
@@ -36,8 +38,10 @@ func Command(usage func(format string, args ...any) error) *cli.Command {
 			"it: torture what is yours.\n\n" +
 			"There, a program has to take one connection after the other and post receives of less than " +
 			"1400 octets:\nrping -s -P, or vrnic ping -s -P. No daemon is needed here: the host's own TCP " +
-			"is used.",
+			"is used, and for RoCE its\nUDP, of which port 4791 must be free.",
 		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "transport", Value: "iwarp", Usage: "iwarp, over TCP, or roce"},
+			&cli.StringFlag{Name: "from", Usage: "with roce: this `ADDR` of the host is the peer's"},
 			&cli.UintFlag{Name: "port", Aliases: []string{"p"}, Value: 7174,
 				Usage: "`PORT` of the endpoint"},
 			&cli.BoolFlag{Name: "list", Usage: "list the cases, and what each wants"},
@@ -58,7 +62,10 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 	if !ok {
 		return usage("--format %q: there are text, json and junit", c.String("format"))
 	}
-	suite := iwarp.Suite(iwarp.DialHost)
+	suite, err := suiteOf(c)
+	if err != nil {
+		return usage("%v", err)
+	}
 	suite.Cases = torture.Select(suite.Cases, c.StringSlice("only"))
 	if len(suite.Cases) == 0 {
 		return usage("no case is about %s; see vrnic torture --list", strings.Join(c.StringSlice("only"),
@@ -107,6 +114,27 @@ func run(c *cli.Context, usage func(format string, args ...any) error) error {
 		err = cli.Exit("", 1)
 	}
 	return err
+}
+
+// suiteOf has the cases of a transport.
+func suiteOf(c *cli.Context) (s torture.Suite, err error) {
+	name := c.String("transport")
+	var from netip.Addr
+	if text := c.String("from"); text != "" {
+		if name != "roce" {
+			return s, errors.New("--from is for --transport roce")
+		}
+		if from, err = netip.ParseAddr(text); err != nil {
+			return s, fmt.Errorf("--from %q is no address of IPv4 or IPv6", text)
+		}
+	}
+	switch name {
+	case "iwarp":
+		return iwarp.Suite(iwarp.DialHost), nil
+	case "roce":
+		return roce.Suite(roce.Host(from)), nil
+	}
+	return s, fmt.Errorf("--transport %q: there are iwarp and roce", name)
 }
 
 // target is whom the command names.

@@ -1,0 +1,26 @@
+package roce
+
+import (
+	"net/netip"
+
+	"github.com/vrnic/vrnic/lab/rawroce"
+)
+
+// Host makes an Opener of links over the host's UDP, from an address of the host: from, or, if that
+// is none, the one from which the endpoint is reached.
+func Host(from netip.Addr) Opener {
+	return func(remote netip.Addr) (rawroce.Link, netip.Addr, error) {
+		own, err := from, error(nil)
+		if !own.IsValid() {
+			own, err = rawroce.Own(remote)
+		}
+		if err != nil {
+			return nil, own, err
+		}
+		l, err := rawroce.NewSocket(own, remote)
+		if err != nil {
+			return nil, own, err
+		}
+		return l, own, nil
+	}
+}
