@@ -162,7 +162,7 @@ var layers = map[string][]string{
 		module + "shm/ring", module + "shm/server"},
 	"cmd/vrnic/internal/ping":      {std, module + "rdma"},
 	"cmd/vrnic/internal/lab":       {std, module + "netstack", module + "roce/packet"},
-	"cmd/vrnic/internal/torture":   {std, cli, module + "lab/torture"},
+	"cmd/vrnic/internal/torture":   {std, cli, module + "lab/rawsctp", module + "lab/torture"},
 	"cmd/vrnic/internal/launch":    {std, sys},
 	"cmd/vrnic/internal/check":     {std, sys},
 	"cmd/vrnic/internal/adversary": {std},

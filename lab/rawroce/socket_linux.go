@@ -14,6 +14,9 @@ import (
 // Port is RoCE's, of UDP.
 const Port = 4791
 
+// noChecksum has IPv6 take datagrams without a checksum: UDP_NO_CHECK6_RX of linux/udp.h.
+const noChecksum = 102
+
 // A Socket is a Link over the kernel's UDP. The kernel makes the IP header of what goes out, with
 // the identification 0 that an unconnected socket which never fragments has, and shows none of what
 // comes. So a Packet is to have SrcPort set, and no ID, TOS, TTL and Options.
@@ -46,6 +49,9 @@ func bound(own netip.Addr, port uint16) (*net.UDPConn, error) {
 		}
 		failed := c.Control(func(fd uintptr) {
 			err = syscall.SetsockoptInt(int(fd), level, option, syscall.IP_PMTUDISC_DO)
+			if own.Is6() { // RoCE has no checksum of UDP: RFC 6935
+				err = errors.Join(err, syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, noChecksum, 1))
+			}
 		})
 		return errors.Join(failed, err)
 	}}

@@ -1,6 +1,7 @@
 package rawsctp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,6 +17,9 @@ const patience = 20 * time.Second
 
 // ErrSilent: what was waited for did not come.
 var ErrSilent = errors.New("nothing came")
+
+// ErrOtherAbort: an ABORT has come for another cause than is wanted.
+var ErrOtherAbort = errors.New("an ABORT for")
 
 // ErrMalformed: the daemon has sent what is no packet of SCTP.
 var ErrMalformed = errors.New("malformed")
@@ -36,6 +40,8 @@ type Peer struct {
 	Patience time.Duration   // how long an answer may take
 	// Alter says what is sent in place of a packet; nil: all is sent as it is.
 	Alter func(packet []byte) [][]byte
+	Terse bool              // errors do not have the transcript
+	Out   uint16            // streams of the daemon's, once it has said so
 	sent  map[uint16]uint16 // next DDP-SSN by stream
 }
 
@@ -60,6 +66,9 @@ func (p *Peer) Close() { p.link.Close() }
 func (p *Peer) Transcript() string { return strings.Join(p.said, "\n") }
 
 func (p *Peer) errorf(format string, args ...any) error {
+	if p.Terse {
+		return fmt.Errorf(format, args...)
+	}
 	return fmt.Errorf(format+"\n%s", append(args, p.Transcript())...)
 }
 
@@ -162,7 +171,7 @@ func (p *Peer) WantAbort(tag uint32, t bool, cause int) error {
 	for end := time.Now().Add(p.Patience); ; {
 		got, chunks, ok, err := p.read(time.Until(end))
 		if err != nil || !ok {
-			return errors.Join(err, p.errorf("no ABORT came"))
+			return cmp.Or(err, p.errorf("no ABORT came: %w", ErrSilent))
 		}
 		for _, c := range chunks {
 			switch {
@@ -173,7 +182,7 @@ func (p *Peer) WantAbort(tag uint32, t bool, cause int) error {
 				return p.errorf("an ABORT with tag %x and T %t, want %x and %t", got, c.Flags()&FlagT != 0,
 					tag, t)
 			case cause != AnyCause && !slices.Contains(c.Causes(), uint16(cause)):
-				return p.errorf("an ABORT for %d, want %d", c.Causes(), cause)
+				return p.errorf("%w %d, want %d", ErrOtherAbort, c.Causes(), cause)
 			default:
 				return nil
 			}
@@ -214,6 +223,7 @@ func (p *Peer) Begin(s Setup) (cookie []byte, params map[uint16][]byte, err erro
 		return nil, nil, p.errorf("an INIT ACK of %d octets", len(c))
 	}
 	p.Tag = binary.BigEndian.Uint32(v)
+	p.Out = binary.BigEndian.Uint16(v[8:])
 	p.cum = binary.BigEndian.Uint32(v[12:]) - 1
 	params = map[uint16][]byte{}
 	for v = v[setupLen:]; len(v) >= 4; {
@@ -270,7 +280,7 @@ func (p *Peer) Message(stream uint16) (Message, error) {
 		}
 		_, chunks, ok, err := p.read(time.Until(end))
 		if err != nil || !ok {
-			return Message{}, errors.Join(err, p.errorf("no message on stream %d: %w", stream, ErrSilent))
+			return Message{}, cmp.Or(err, p.errorf("no message on stream %d: %w", stream, ErrSilent))
 		}
 		for _, c := range chunks {
 			if c.Type() == Abort || c.Type() == Shutdown {
@@ -283,14 +293,16 @@ func (p *Peer) Message(stream uint16) (Message, error) {
 // WantControl waits for a session control message.
 func (p *Peer) WantControl(stream, ssn, function uint16) error {
 	m, err := p.Message(stream)
-	if err != nil {
-		return err
+	if err == nil && !m.IsControl(ssn, function) {
+		err = p.errorf("PPID %d % x, want function %d with DDP-SSN %d", m.PPID, m.Data, function, ssn)
 	}
-	if m.PPID != PPIDControl || len(m.Data) < 4 || binary.BigEndian.Uint16(m.Data) != ssn ||
-		binary.BigEndian.Uint16(m.Data[2:]) != function {
-		return p.errorf("PPID %d % x, want function %d with DDP-SSN %d", m.PPID, m.Data, function, ssn)
-	}
-	return nil
+	return err
+}
+
+// IsControl says whether m is a session control message.
+func (m Message) IsControl(ssn, function uint16) bool {
+	return m.PPID == PPIDControl && len(m.Data) >= 4 && binary.BigEndian.Uint16(m.Data) == ssn &&
+		binary.BigEndian.Uint16(m.Data[2:]) == function
 }
 
 // WantSegment waits for a segment.

@@ -38,18 +38,12 @@ func rows() []row {
 			q.run})
 	}
 	cs = append(cs, framing()...)
-	for _, g := range []struct {
-		name string
-		lies []Lie
-	}{{"ddp/tagged, ", TaggedLies()}, {"ddp/", UntaggedLies()}, {"rdmap/", RDMAPLies()},
-		{"terminate/", TerminateLies()}} {
-		for _, l := range g.lies {
-			want := words(l.Terminate()) + ", and a FIN"
-			if l.Silent {
-				want = "a FIN without a Terminate"
-			}
-			cs = append(cs, row{g.name + l.Name, l.IDs, want, l.run})
+	for _, l := range Lies() {
+		want := words(l.Terminate()) + ", and a FIN"
+		if l.Silent {
+			want = "a FIN without a Terminate"
 		}
+		cs = append(cs, row{l.Name, l.IDs, want, l.run})
 	}
 	for _, x := range Terminates() {
 		cs = append(cs, row{"terminate/comes " + x.Name, x.IDs, "nothing but a FIN", x.run})

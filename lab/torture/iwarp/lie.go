@@ -34,6 +34,22 @@ func seg(s ...rawpeer.Seg) []rawpeer.Seg { return s }
 // nowhere is a Write of nothing: its key is not looked at.
 var nowhere = rawpeer.Write(0, 0, nil)
 
+// Lies are all of them, by their group.
+func Lies() []Lie {
+	var all []Lie
+	for _, g := range []struct {
+		name string
+		lies []Lie
+	}{{"ddp/tagged, ", TaggedLies()}, {"ddp/", UntaggedLies()}, {"rdmap/", RDMAPLies()},
+		{"terminate/", TerminateLies()}} {
+		for _, l := range g.lies {
+			l.Name = g.name + l.Name
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
 // TaggedLies are tagged segments that must not be placed.
 func TaggedLies() []Lie {
 	lies := []Lie{

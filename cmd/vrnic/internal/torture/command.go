@@ -14,9 +14,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/lab/rawsctp"
 	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/lab/torture/iwarp"
 	"github.com/vrnic/vrnic/lab/torture/roce"
+	"github.com/vrnic/vrnic/lab/torture/sctp"
 )
 
 // formats are how a report is written.
@@ -28,9 +30,9 @@ func Command(usage func(format string, args ...any) error) *cli.Command {
 	return &cli.Command{
 		Name:  "torture",
 		Usage: "lie to an RDMA endpoint in all ways, and look at what it answers",
-		UsageText: "vrnic torture [--transport iwarp|roce] [--port PORT] [--only WORDS]... " +
+		UsageText: "vrnic torture [--transport iwarp|roce|sctp] [--port PORT] [--only WORDS]... " +
 			"[--timeout TIME] [--format FORMAT] ADDR\n" +
-			"vrnic torture --list [--transport iwarp|roce] [--only WORDS]...",
+			"vrnic torture --list [--transport iwarp|roce|sctp] [--only WORDS]...",
 		Description: "Connects to ADDR, and to nobody else, again and again: peers that err, lie or " +
 			"leave. A case passes if the\nanswer is that of the RFCs as docs/conformance.md has them; " +
 			"it differs if what is wrong was refused in\nanother way. No case needs to know the " +
@@ -38,10 +40,13 @@ func Command(usage func(format string, args ...any) error) *cli.Command {
 			"it: torture what is yours.\n\n" +
 			"There, a program has to take one connection after the other and post receives of less than " +
 			"1400 octets:\nrping -s -P, or vrnic ping -s -P. No daemon is needed here: the host's own TCP " +
-			"is used, and for RoCE its\nUDP, of which port 4791 must be free.",
+			"is used, for SCTP its UDP, and\nfor RoCE its UDP's port 4791, which must be free.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "transport", Value: "iwarp", Usage: "iwarp, over TCP, or roce"},
+			&cli.StringFlag{Name: "transport", Value: "iwarp", Usage: "iwarp, over TCP, roce, or sctp: " +
+				"DDP over SCTP"},
 			&cli.StringFlag{Name: "from", Usage: "with roce: this `ADDR` of the host is the peer's"},
+			&cli.UintFlag{Name: "udp", Value: rawsctp.EncapsulationPort,
+				Usage: "with sctp: the endpoint has it in UDP, at `PORT`; 0: on IP, which takes root"},
 			&cli.UintFlag{Name: "port", Aliases: []string{"p"}, Value: 7174,
 				Usage: "`PORT` of the endpoint"},
 			&cli.BoolFlag{Name: "list", Usage: "list the cases, and what each wants"},
@@ -128,13 +133,20 @@ func suiteOf(c *cli.Context) (s torture.Suite, err error) {
 			return s, fmt.Errorf("--from %q is no address of IPv4 or IPv6", text)
 		}
 	}
+	if udp := c.Uint("udp"); c.IsSet("udp") && name != "sctp" {
+		return s, errors.New("--udp is for --transport sctp")
+	} else if udp > 65535 {
+		return s, fmt.Errorf("--udp: there is no port %d", udp)
+	}
 	switch name {
+	case "sctp":
+		return sctp.Suite(sctp.Host(uint16(c.Uint("udp")))), nil
 	case "iwarp":
 		return iwarp.Suite(iwarp.DialHost), nil
 	case "roce":
 		return roce.Suite(roce.Host(from)), nil
 	}
-	return s, fmt.Errorf("--transport %q: there are iwarp and roce", name)
+	return s, fmt.Errorf("--transport %q: there are iwarp, roce and sctp", name)
 }
 
 // target is whom the command names.

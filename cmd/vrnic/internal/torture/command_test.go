@@ -106,20 +106,22 @@ func TestInterrupted(t *testing.T) {
 // What is wrong usage, and the list, which connects to nobody.
 func TestUsage(t *testing.T) {
 	for words, why := range map[string]string{
-		"":                                   "whom?",
-		"10.0.0.1 10.0.0.2":                  "whom?",
-		"example.com":                        "no address",
-		"224.0.0.1":                          "address of many",
-		"255.255.255.255":                    "address of many",
-		"0.0.0.0":                            "nobody's",
-		"--port 70000 10.0.0.1":              "no port",
-		"--timeout 0s 10.0.0.1":              "above 0",
-		"--format yaml 10.0.0.1":             "text, json and junit",
-		"--only nothing-like-that 10.0.0.1":  "no case is about nothing-like-that",
-		"--list 10.0.0.1":                    "takes no address",
-		"--transport udp 10.0.0.1":           "there are iwarp and roce",
-		"--from 10.0.0.2 10.0.0.1":           "--from is for",
-		"--transport roce --from x 10.0.0.1": "no address",
+		"":                                      "whom?",
+		"10.0.0.1 10.0.0.2":                     "whom?",
+		"example.com":                           "no address",
+		"224.0.0.1":                             "address of many",
+		"255.255.255.255":                       "address of many",
+		"0.0.0.0":                               "nobody's",
+		"--port 70000 10.0.0.1":                 "no port",
+		"--timeout 0s 10.0.0.1":                 "above 0",
+		"--format yaml 10.0.0.1":                "text, json and junit",
+		"--only nothing-like-that 10.0.0.1":     "no case is about nothing-like-that",
+		"--list 10.0.0.1":                       "takes no address",
+		"--transport udp 10.0.0.1":              "there are iwarp, roce and sctp",
+		"--udp 9899 10.0.0.1":                   "--udp is for",
+		"--transport sctp --udp 65536 10.0.0.1": "no port 65536",
+		"--from 10.0.0.2 10.0.0.1":              "--from is for",
+		"--transport roce --from x 10.0.0.1":    "no address",
 	} {
 		out, status, err := command(strings.Fields(words)...)
 		if status != 2 || out != "" || !strings.Contains(err.Error(), why) {
