@@ -143,6 +143,7 @@ var layers = map[string][]string{
 	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
 	"shm/osmem":              {std, sys, module + "shm/abi"},
 	"shm/ring":               {std, module + "rdma", module + "shm/abi"},
+	"shm/ring/search":        {std, module + "shm/abi"},
 	"shm/abi":                {std, module + "rdma"},
 	"shm/abi/internal/gen":   {std},
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",

@@ -18,5 +18,5 @@
 // consistent by its promise, so a Store would do. But the race detector's Store is a release only,
 // which lets the load overtake it when the word is in mapped memory: a binary built with -race lost
 // wake-ups. So these four Swap, which is a full fence in every build, and on amd64 what a Store
-// compiles to. search_test.go walks through every interleaving of these steps.
+// compiles to. Package search walks through every interleaving of these steps.
 package ring

@@ -1,4 +1,4 @@
-package ring
+package search
 
 // Words of a key's entry, by their writer's, and the memory that it gives: two regions.
 const (

@@ -1,4 +1,4 @@
-package ring
+package search
 
 // This file has how two queue pairs that exchange messages by the daemon come to have a pair, and
 // how they come to another one when they are connected again.

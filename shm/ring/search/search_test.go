@@ -1,4 +1,4 @@
-package ring
+package search
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // arm64; plain stores leave the buffer in any order, releases in program order behind all before
 // them. A fence empties the buffer, and so do a read-modify-write with a result and a system call.
 //
-// The programs below are the functions of ring_*.go, step by step: change the search first, then
+// The programs below are the functions of package ring, step by step: change the search first, then
 // the code. A wake-up is lost if everything has come to rest and work is still there.
 
 // op is an instruction of the model.
@@ -41,7 +41,7 @@ const (
 	opCheck  // r must be at least register q: the content of what the index shows is there
 	opEnd
 
-	// of direct_search_test.go
+	// of direct_test.go
 	opLoadAt    // r = mem[a + q], q a register
 	opStoreAt   // mem[a + q] = r
 	opReleaseAt // the same, behind all earlier stores
