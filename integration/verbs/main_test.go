@@ -44,6 +44,11 @@ func TestMain(m *testing.M) {
 		program = filepath.Join(dir, "vrnic")
 		daemonProgram = program
 		builds := [][]string{{"go", "build", "-o", program, "github.com/vrnic/vrnic/cmd/vrnic"}}
+		if len(sanitize.preload) > 0 {
+			// Static: what is preloaded is for programs. As in Debian packages, so that it is compiled once.
+			builds[0] = slices.Concat([]string{"env", "CGO_ENABLED=0", "go", "build", "-trimpath"},
+				builds[0][2:])
+		}
 		if raceDetector {
 			daemonProgram = filepath.Join(dir, "vrnic-race")
 			builds = append(builds, []string{"go", "build", "-race", "-o", daemonProgram,
@@ -57,9 +62,6 @@ func TestMain(m *testing.M) {
 		}
 		for _, args := range builds {
 			cmd := exec.Command(args[0], args[1:]...)
-			if len(sanitize.preload) > 0 && !slices.Contains(args, "-race") {
-				cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static: what is preloaded is for programs
-			}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
 				return 1
