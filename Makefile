@@ -88,8 +88,8 @@ simulate: ## the same, ten million steps on other seeds: SIMSEED is the first
 	$(GO) test -count=1 -v -timeout 60m ./integration/sim -total 10000000 -seed $(SIMSEED)
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
-	.ci/fuzz $(FUZZTIME)
+fuzz: verbs ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
+	VRNIC_TEST_LIBS=$(CURDIR)/verbs/build .ci/fuzz $(FUZZTIME)
 
 # The engines and the rings, which have code of their own for each architecture, or rest on the
 # order of memory that amd64 gives for free.
