@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path"
@@ -31,7 +32,7 @@ func files(t *testing.T) []file {
 	var out []file
 	err = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return err
+			return unlessGone(err)
 		}
 		if d.IsDir() {
 			if slices.Contains([]string{".git", "bin"}, d.Name()) {
@@ -46,7 +47,7 @@ func files(t *testing.T) []file {
 		}
 		text, err := os.ReadFile(p)
 		if err != nil {
-			return err
+			return unlessGone(err)
 		}
 		name, err := filepath.Rel(top, p)
 		out = append(out, file{filepath.ToSlash(name), text})
@@ -59,6 +60,14 @@ func files(t *testing.T) []file {
 		t.Fatalf("%s is not the top of the repository", top)
 	}
 	return out
+}
+
+// unlessGone is err, or nil for what a build beside the tests has made and removed meanwhile.
+func unlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func goFiles(t *testing.T) []file {
