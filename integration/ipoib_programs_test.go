@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
@@ -46,34 +45,18 @@ func (e *ipoibEnd) command(stdin []byte, path string, args ...string) (string, e
 	return out.String(), err
 }
 
-// serveTCP runs a server in e's namespace until the test ends, once at is there.
-func (e *ipoibEnd) serveTCP(at netip.AddrPort, path string, args ...string) {
+// serve runs a server in e's namespace until the test ends. It says that it listens, again behind
+// each client if it has one at a time; nobody connects to find that out, who would be a client.
+func (e *ipoibEnd) serve(path string, args ...string) *proctest.Process {
 	e.T.Helper()
-	cmd := exec.Command(path, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := e.ns.Start(cmd); err != nil {
-		e.T.Fatal(err)
-	}
-	e.T.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed, as asked
-		if e.T.Failed() {
-			e.T.Logf("%s: %s", path, out.String())
-		}
-	})
-	proctest.Eventually(e.T, patience, path+" listens", func() bool {
-		var c net.Conn
-		err := e.ns.Do(func() (err error) {
-			c, err = net.DialTimeout("tcp", at.String(), time.Minute)
-			return err
-		})
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	p := proctest.Start(e.T, proctest.Config{NS: e.ns, Patience: patience},
+		append([]string{path}, args...)...)
+	p.WaitOutput(listens, 1)
+	return p
 }
+
+// listens is what both iperf3 and sshd say.
+const listens = "Server listening on "
 
 // ping, iperf3 and ssh run over the interfaces of two daemons, which have connections: programs
 // that know nothing of RDMA.
@@ -86,15 +69,14 @@ func TestIPoIBPrograms(t *testing.T) {
 			t.Errorf("ping: %v\n%s", err, out)
 		}
 	}
-	to := netip.AddrPortFrom(b.addrs[0], 5201)
-	b.serveTCP(to, programs["iperf3"], "-s", "-B", to.Addr().String())
-	proctest.Eventually(t, patience, "iperf3 is done with who looked whether it listens", func() bool {
-		_, err := a.command(nil, programs["iperf3"], "-c", to.Addr().String(), "-n", "4M")
-		return err == nil
-	})
-	out, err := a.command(nil, programs["iperf3"], "-c", to.Addr().String(), "-R", "-n", "4M")
-	if err != nil {
-		t.Errorf("iperf3: %v\n%s", err, out)
+	at := b.addrs[0].String()
+	iperf3 := b.serve(programs["iperf3"], "-s", "--forceflush", "-B", at)
+	for i, way := range []string{"", "-R"} {
+		iperf3.WaitOutput(listens, i+1)
+		args := append([]string{"-c", at, "-n", "4M"}, strings.Fields(way)...)
+		if out, err := a.command(nil, programs["iperf3"], args...); err != nil {
+			t.Errorf("iperf3 %s: %v\n%s", way, err, out)
+		}
 	}
 	a.ssh(b, programs)
 }
@@ -121,7 +103,7 @@ func (e *ipoibEnd) ssh(b *ipoibEnd, programs map[string]string) {
 		key), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.serveTCP(at, programs["sshd"], "-D", "-e", "-f", config)
+	b.serve(programs["sshd"], "-D", "-e", "-f", config)
 	said := bytes.Repeat([]byte("over InfiniBand\n"), 1<<14)
 	out, err := e.command(said, programs["ssh"], "-F", "none", "-i", key, "-p", "2222", "-o",
 		"StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
