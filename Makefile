@@ -4,6 +4,10 @@ FUZZTIME ?= 10000x
 TORTURETIME ?= 10m
 SIMSEED ?= 1000
 
+# A program with the race detector waits a second at its end, for races of what still runs. Tests
+# have hundreds of such programs: each waits as long as integration's daemons do.
+export GORACE ?= atexit_sleep_ms=50
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
