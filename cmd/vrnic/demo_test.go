@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -203,8 +202,7 @@ func TestDemoKilled(t *testing.T) {
 
 // The two ends, in this process.
 func TestDemoPeers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := t.Context() // 54 MB under the race detector take as long as the machine lets them
 	a, b := vnictest.Pair(t)
 	client, server := vnictest.Open(t, a, vnic.ContextConfig{}),
 		vnictest.Open(t, b, vnic.ContextConfig{})
