@@ -67,10 +67,11 @@ static int outstanding(struct vrnic_qp *qp, uint32_t prod, uint32_t *n)
 {
 	struct vrnic_sq *sq = &qp->sq;
 	uint32_t retired, polled = atomic_load_explicit(&sq->polled, memory_order_acquire);
+	uint32_t direct = vrnic_direct_outstanding(sq->direct);
 
 	if ((int32_t)(polled - sq->done) > 0)
 		sq->done = polled;
-	if (prod - sq->done > sq->mask && !vrnic_dead(qp->s)) {
+	if (prod - sq->done + direct > sq->mask && !vrnic_dead(qp->s)) {
 		retired = load_acquire(sq->done_word);
 		if (prod - retired > sq->mask + 1) {
 			vrnic_corrupt(qp->s, "sq_done passed sq_prod");
@@ -79,7 +80,7 @@ static int outstanding(struct vrnic_qp *qp, uint32_t prod, uint32_t *n)
 		while ((int32_t)(retired - sq->done) > 0 && !sq->sent[sq->done & sq->mask].signaled)
 			sq->done++;
 	}
-	*n = prod - sq->done;
+	*n = prod - sq->done + direct;
 	return 0;
 }
 
@@ -324,7 +325,7 @@ int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *w
 	err = outstanding(qp, prod, &n);
 	if (unlikely(err))
 		return err;
-	if (n + vrnic_direct_outstanding(sq->direct) > sq->mask)
+	if (n > sq->mask)
 		return ENOMEM;
 	if (likely(!vrnic_dead(qp->s)))
 		put_wqe(qp, slot(sq, prod), wr, total);
@@ -379,7 +380,7 @@ static int send_direct(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send
 		err = outstanding(qp, prod, &n);
 	if (err)
 		return -err;
-	if (n + vrnic_direct_outstanding(qp->sq.direct) > qp->sq.mask)
+	if (n > qp->sq.mask)
 		return -ENOMEM;
 	return vrnic_direct_send(qp, wr, total,
 				 qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED, ring);

@@ -2,6 +2,7 @@
  * The direct path, docs/direct.md: two QPs of this process with a pair, and the daemon between them
  * that carries out what they post to their rings.
  */
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -324,6 +325,38 @@ void test_direct(void)
 		finish();
 	}
 	CHECK(direct > 2000 && byring > 2000); /* both ways were taken */
+}
+
+/*
+ * What completes invisibly by the ring is over for who posts directly behind it, too: a completion
+ * that has been polled makes room for all that was posted before.
+ */
+void test_direct_room(void)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+	struct end *a = &ends[0], *b = &ends[1];
+	int i;
+
+	begin(1, 0);
+	make_pair();
+	for (i = 0; i < DEPTH - 2; i++) {
+		receive(b);
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		carry(a);
+	}
+	CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 1);
+	set_open(a, true);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	for (i = 0; i < DEPTH; i++) {
+		while (vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }))
+			;
+		receive(b);
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+	}
+	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), DEPTH);
+	receive(b);
+	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), ENOMEM);
+	finish();
 }
 
 /*

@@ -755,6 +755,7 @@ static const struct {
 	{ "wr", test_wr },
 	{ "threads", test_threads },
 	{ "direct", test_direct },
+	{ "direct_room", test_direct_room },
 	{ "direct_off", test_direct_off },
 	{ "direct_events", test_direct_events },
 	{ "direct_again", test_direct_again },

@@ -61,6 +61,7 @@ void bench(void);
 
 /* ring_direct_test.c */
 void test_direct(void);
+void test_direct_room(void);
 void test_direct_off(void);
 void test_direct_events(void);
 void test_direct_again(void);
