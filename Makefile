@@ -162,6 +162,15 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 	VRNIC_TEST_SANITIZE=$$s \
 	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
 
+# The first seed of `make direct`, and how many.
+DIRECTSEED ?= 1000
+DIRECTSEEDS ?= 4000
+
+.PHONY: direct
+direct: ## random programs with the direct path and without it see the same: DIRECTSEEDS of them
+	$(GO) test -count=1 -v -timeout 60m -run '^TestDirectRandom$$' ./integration/verbs \
+	-seed $(DIRECTSEED) -seeds $(DIRECTSEEDS)
+
 .PHONY: impaired
 impaired: ## SCTP over a network that loses, reorders and doubles: a million messages
 	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000

@@ -1,0 +1,710 @@
+package verbs
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+var (
+	directSeed  = flag.Uint64("seed", 1, "the first seed of random programs with the direct path")
+	directSeeds = flag.Int("seeds", 12, "how many of them there are")
+)
+
+// The same random programs of two ends, with the direct path and without it, see the same: what
+// completes, in which order, with what status and octets; memory, events, counters and how the
+// connection ends. Each program ends in another way, and somebody looks at it in the midst of some.
+//
+// A seed that fails is printed with what is left of its program when all has been left out that
+// makes no difference: go test ./integration/verbs -run TestDirectRandom -seed N -seeds 1
+func TestDirectRandom(t *testing.T) {
+	for _, lent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lent=%v", lent), func(t *testing.T) {
+			on, off := newStage(t, "user", lent), newStage(t, "off", lent)
+			ops := 0
+			for i := range *directSeeds {
+				seed := *directSeed + uint64(i)
+				program := randomProgram(seed)
+				ops += len(program)
+				saw, err := compare(off, on, program)
+				if err != nil {
+					t.Fatalf("seed %d: %v\n%v", seed, err, program)
+				}
+				if saw != "" {
+					program, saw = shrink(off, on, program, saw)
+					t.Fatalf("seed %d: %sthe program:\n%v", seed, saw, program)
+				}
+			}
+			n, _ := on.counter("direct_sends")
+			all, _ := on.counter("sends")
+			t.Logf("%d seeds from %d on, %d steps: %v of %v Sends were direct", *directSeeds, *directSeed,
+				ops, n, all)
+			if n == 0 {
+				t.Error("no Send was direct")
+			}
+		})
+	}
+}
+
+// compare runs a program on two stages, and returns what is different, if anything is.
+func compare(off, on *stage, program []step) (string, error) {
+	was, err := off.run(program)
+	if err != nil {
+		return "", fmt.Errorf("off: %w", err)
+	}
+	now, err := on.run(program)
+	if err != nil {
+		return "", fmt.Errorf("on: %w", err)
+	}
+	return difference(was, now), nil
+}
+
+// shrink leaves out of a program what its difference does not need.
+func shrink(off, on *stage, program []step, saw string) ([]step, string) {
+	for n := len(program) / 2; n > 0; n /= 2 {
+		for i := 0; i+n <= len(program); {
+			less := slices.Concat(program[:i], program[i+n:])
+			now, err := compare(off, on, less)
+			if err != nil { // neither stage is of use any more
+				return program, saw
+			}
+			if now == "" {
+				i += n
+			} else {
+				program, saw = less, now
+			}
+		}
+	}
+	return program, saw
+}
+
+// difference shows where two texts are different.
+func difference(off, on string) string {
+	a, b := strings.Split(off, "\n"), strings.Split(on, "\n")
+	var s strings.Builder
+	for i := range max(len(a), len(b)) {
+		var x, y string
+		if i < len(a) {
+			x = a[i]
+		}
+		if i < len(b) {
+			y = b[i]
+		}
+		if x != y {
+			fmt.Fprintf(&s, "off: %s\non:  %s\n", x, y)
+		}
+	}
+	return s.String()
+}
+
+// A step is one of a random program: what an end is told, or what an operator does. What is needed
+// between, so that all runs see the same, is for stage.run.
+type step struct {
+	side int
+	do   string
+	op   byte // of send
+	size int  // of messages; depth of queues
+	at   int
+	n    int // SGEs
+	how  int
+}
+
+// Ways to end a connection.
+var endings = []string{"key", "bounds", "remote_key", "remote_bounds", "recv_key", "recv_bounds",
+	"recv_rights", "too_long", "error", "disconnect"}
+
+func (s step) String() string {
+	op := ""
+	if s.op != 0 {
+		op = " " + string(s.op)
+	}
+	return fmt.Sprintf("%s %s%s size %d at %d n %d how %d\n", "AB"[s.side:s.side+1], s.do, op, s.size,
+		s.at, s.n, s.how)
+}
+
+var sizes = []int{0, 1, 8, 63, 64, 65, 111, 112, 113, 511, 512, 513, 4096, 8191, 8192, 8193, 12000}
+
+const (
+	slotLen = 16384 // as in script.c
+	areaLen = 16 * slotLen
+)
+
+func randomProgram(seed uint64) (program []step) {
+	r := rand.New(rand.NewPCG(seed, 19))
+	depths := []int{2, 4, 8, 16}
+	for range 1 + r.IntN(3) {
+		program = append(program, step{do: "open", size: depths[r.IntN(4)], at: depths[r.IntN(4)],
+			n: []int{0, 64, 200}[r.IntN(3)], how: r.IntN(16)})
+		writes := r.IntN(4) // of ten requests
+		for range 10 + r.IntN(80) {
+			s := step{side: r.IntN(2)}
+			switch k := r.IntN(40); {
+			case k < 18:
+				s.do, s.op = "send", 's'
+				if r.IntN(10) < writes {
+					s.op = "wwwrfcim"[r.IntN(8)]
+				}
+				s.size, s.n, s.how = sizes[r.IntN(len(sizes))], 1+r.IntN(3), r.IntN(64)
+				s.at = r.IntN(areaLen/2 - slotLen)
+			case k < 34:
+				s.do, s.size = "recv", 12000+r.IntN(slotLen-12000)
+			case k < 36:
+				s.do, s.n = "poll", 1+r.IntN(8)
+			case k < 38:
+				s.do, s.how = "arm", r.IntN(4)
+			case k < 39:
+				s.do = "sync"
+			default:
+				s.do, s.how = "watch", r.IntN(16)
+			}
+			program = append(program, s)
+		}
+		program = append(program, step{side: r.IntN(2), do: "end", how: r.IntN(len(endings)),
+			size: sizes[1+r.IntN(len(sizes)-1)]})
+	}
+	return program
+}
+
+// A stage is two ends of connections, each in a process, on a device.
+type stage struct {
+	*topology
+	t     *testing.T
+	lent  bool // the programs' memory
+	ends  [2]*end
+	port  string
+	watch io.Closer
+	saw   strings.Builder
+}
+
+// An end is a process that runs testdata/script.c, and what it has been told.
+type end struct {
+	*process
+	conn net.Conn
+	from *bufio.Reader
+
+	depth   [2]int
+	inline  int
+	all     bool      // signaled
+	one     bool      // CQ
+	sent    []request // not known to be over
+	over    int       // requests up to the last one that is signaled and over
+	known   int       // as many as the process has known of, when it was last waited for
+	posted  int       // receives
+	free    int       // of them, those that no message has taken
+	done    [2]int    // completions, of sends and receives
+	polled  [2]int    // of them, what the process has waited for
+	armed   [2]int    // for any, 1, or solicited ones, 2
+	events  int
+	reading bool // what it has read may not be written before that is over
+	chained int
+	ids     int
+}
+
+// A request is one that was posted.
+type request struct{ signaled, solicited, receives bool }
+
+func newStage(t *testing.T, mode string, lent bool) *stage {
+	t.Helper()
+	s := &stage{topology: direct(t, mode), t: t, lent: lent}
+	for i := range s.ends {
+		s.ends[i] = s.start(lent)
+	}
+	var err error
+	if s.port, err = s.ends[1].ask("listen"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *stage) start(lent bool) *end {
+	s.t.Helper()
+	path := filepath.Join(ownDir(s.t, 0), "c")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer l.Close()
+	argv := []string{program, "exec"}
+	if lent {
+		argv = append(argv, "--lend-heap")
+	}
+	env := append(s.cEnv(), append(s.server.env(), "SCRIPT="+path)...)
+	e := &end{process: s.server.in(s.t).begin(env, append(argv, "--", cProgram(s.t, "script"))...)}
+	_ = l.(*net.UnixListener).SetDeadline(time.Now().Add(patience))
+	if e.conn, err = l.Accept(); err != nil {
+		s.t.Fatalf("%s does not come: %v\n%s", e, err, e.Output())
+	}
+	e.from = bufio.NewReader(e.conn)
+	s.t.Cleanup(func() {
+		e.conn.Close()
+		if !s.t.Failed() {
+			e.succeed(patience)
+		}
+	})
+	return e
+}
+
+func (e *end) tell(format string, args ...any) {
+	fmt.Fprintf(e.conn, format+"\n", args...) // that it has gone is found where it is to answer
+}
+
+func (e *end) answer() (string, error) {
+	_ = e.conn.SetReadDeadline(time.Now().Add(patience + 10*time.Second)) // it has waits of its own
+	line, err := e.from.ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("%s does not answer: %w\n%s", e, err, e.Output())
+	}
+	return strings.TrimSpace(line), nil
+}
+
+func (e *end) ask(format string, args ...any) (string, error) {
+	e.tell(format, args...)
+	return e.answer()
+}
+
+// askBoth asks both ends at once.
+func (s *stage) askBoth(what func(*end) string) (answers [2]string, err error) {
+	for _, e := range s.ends {
+		e.tell("%s", what(e))
+	}
+	for i, e := range s.ends {
+		var more error
+		answers[i], more = e.answer()
+		err = errors.Join(err, more)
+	}
+	return answers, err
+}
+
+// run does what a program says, and returns all that both ends have seen. What does not fit, since
+// something was left out before or a queue is full, is left out.
+func (s *stage) run(program []step) (string, error) {
+	s.saw.Reset()
+	before := s.counters()
+	open := false
+	for _, st := range program {
+		var err error
+		switch {
+		case st.do == "open" && !open:
+			open = true
+			err = s.open(st)
+		case !open || st.do == "open":
+		case st.do == "end":
+			open = false
+			err = s.end(st)
+		default:
+			err = s.step(st)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%v: %w", st, err)
+		}
+	}
+	if open {
+		if err := s.end(step{do: "end", how: len(endings) - 1}); err != nil {
+			return "", err
+		}
+	}
+	for name, n := range s.counters() {
+		before[name] = n - before[name]
+	}
+	fmt.Fprintln(&s.saw, before)
+	return s.saw.String(), nil
+}
+
+// counters are those of the device that must not depend on which way messages go.
+func (s *stage) counters() map[string]float64 {
+	c := make(map[string]float64)
+	for _, name := range []string{"sends", "writes", "reads", "atomics", "immediates", "sent_octets",
+		"read_octets", "receives", "in_writes", "in_reads", "in_atomics", "in_immediates",
+		"received_octets", "served_octets", "solicited", "errors", "terminates_out", "terminates_in"} {
+		c[name], _ = s.counter(name)
+	}
+	return c
+}
+
+func (s *stage) open(st step) error {
+	for i, e := range s.ends {
+		*e = end{process: e.process, conn: e.conn, from: e.from, depth: [2]int{st.size, st.at},
+			inline: st.n, one: st.how>>(2*i)&1 != 0, all: st.how>>(2*i)&2 != 0}
+		how := st.how >> (2 * i) & 3
+		to := "accept"
+		if i == 0 {
+			to = "connect " + s.port
+		}
+		e.tell("%s %d %d %d %d", to, st.size, st.at, st.n, how)
+	}
+	for i, e := range s.ends {
+		a, err := e.answer()
+		if err != nil {
+			return err
+		}
+		_, where, _ := strings.Cut(a, " ")
+		s.ends[1-i].tell("peer %s", where)
+	}
+	return nil
+}
+
+// sync waits for all that completes. Where memory is not shared no Send is left to wait for a
+// receive: the daemon may have handed the connection over to a stream, without the direct path. A
+// Send is over when a stream has it, and what waits has answers to Reads wait behind it.
+func (s *stage) sync() error {
+	for {
+		for i, e := range s.ends {
+			s.flush(e)
+			if !s.lent {
+				s.serve(s.ends[1-i], e)
+			}
+		}
+		if s.lent || len(s.ends[0].sent)+len(s.ends[1].sent) == 0 {
+			return s.await(true)
+		}
+		if err := s.await(false); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits until all receives have completed that must, and all Sends.
+func (s *stage) await(sends bool) error {
+	all, err := s.askBoth(func(e *end) string {
+		n := 0
+		if sends {
+			n = e.done[0]
+		}
+		return fmt.Sprintf("want %d %d", n, e.done[1])
+	})
+	if all != [2]string{"ok", "ok"} && err == nil {
+		all, err = s.askBoth(func(*end) string { return "report" })
+		return errors.Join(fmt.Errorf("what should have completed is flushed: %v", all), err)
+	}
+	if err == nil && sends {
+		_, err = s.askBoth(func(e *end) string { return fmt.Sprintf("events %d", e.events) })
+	}
+	for _, e := range s.ends {
+		e.polled[1] = e.done[1]
+		if sends {
+			e.polled[0], e.known, e.reading = e.done[0], e.over, false
+		}
+	}
+	return err
+}
+
+// serve posts receives for Sends of from that wait for them.
+func (s *stage) serve(to, from *end) {
+	for len(from.sent) > 0 && to.posted-to.polled[1] < to.depth[1] {
+		s.receive(to, slotLen, 0)
+	}
+}
+
+// flush posts what is to be posted together.
+func (s *stage) flush(e *end) {
+	if e.chained > 0 {
+		e.chained = 0
+		e.tell("post")
+	}
+}
+
+func (s *stage) step(st step) error {
+	e := s.ends[st.side]
+	switch st.do {
+	case "send":
+		return s.send(st)
+	case "recv":
+		if e.posted-e.polled[1] == e.depth[1] {
+			if err := s.sync(); err != nil {
+				return err
+			}
+		}
+		if e.posted-e.polled[1] < e.depth[1] {
+			s.receive(e, st.size, 0)
+		}
+	case "poll":
+		e.tell("poll %d", st.n)
+	case "sync":
+		return s.sync()
+	case "arm":
+		if err := s.sync(); err != nil {
+			return err
+		}
+		which, how := st.how&1, 1+st.how>>1&1
+		if len(e.sent) > 0 && (which == 0 || e.one) {
+			return nil // what waits for a receive may have completed, or not
+		}
+		e.tell("arm %d %d", which, how-1)
+		if e.one {
+			which = 0
+		}
+		if e.armed[which] != 1 {
+			e.armed[which] = how
+		}
+		_, err := e.ask("want 0 0") // it is armed before anything else is posted
+		return err
+	case "watch":
+		return s.look(st.how)
+	}
+	return nil
+}
+
+// look has somebody look at what goes on, or not any more.
+func (s *stage) look(how int) (err error) {
+	if s.watch != nil {
+		s.watch.Close()
+		s.watch = nil
+		return nil
+	}
+	c, ctx := s.server.client, s.t.Context()
+	var conn *net.UnixConn
+	switch how {
+	case 0:
+		conn, err = c.Latency(ctx, nil)
+	case 1:
+		conn, err = c.Capture(ctx, []string{"vrnic0"}, 64)
+	case 2:
+		qp := s.server.show("qp")[0]
+		conn, err = c.Trace(ctx, fmt.Sprintf("%v,qp=%v", qp["dev"], qp["qpn"]))
+	case 3:
+		err = c.Change(ctx, shm.Change{Verb: shm.Set, Key: "fault",
+			Value: "1\nvrnic0 write loc_prot_err after 100000000"})
+		s.watch = noFault{s}
+		return err
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	go func() { _, _ = io.Copy(io.Discard, conn) }() // until it is closed
+	s.watch = conn
+	return nil
+}
+
+type noFault struct{ s *stage }
+
+func (n noFault) Close() error {
+	return n.s.server.client.Change(n.s.t.Context(), shm.Change{Verb: shm.Del, Key: "fault"})
+}
+
+// Of step.how, for a request.
+const (
+	howSignaled = 1 << iota
+	howSolicited
+	howInline
+	howChained
+	howFenced
+)
+
+// Flags of ibv_send_flags.
+const (
+	flagFence = 1 << iota
+	flagSignaled
+	flagSolicited
+	flagInline
+)
+
+func (s *stage) send(st step) error {
+	e := s.ends[st.side]
+	if e.used() >= e.depth[0] || st.op == 'w' && e.reading || st.op == 'i' && e.reading {
+		if err := s.sync(); err != nil {
+			return err
+		}
+	}
+	if e.used() >= e.depth[0] || e.reading {
+		return nil // a Send waits for a receive
+	}
+	flags := 0
+	signaled := e.all || st.how&howSignaled != 0
+	if e.used() == e.depth[0]-1 && !signaled { // nothing else would say that there is room again
+		signaled = true
+	}
+	if signaled {
+		flags |= flagSignaled
+	}
+	if st.how&howSolicited != 0 {
+		flags |= flagSolicited
+	}
+	if st.how&howFenced != 0 && s.lent { // on a stream the answer that it waits for may wait
+		flags |= flagFence
+	}
+	receives := false
+	at := st.at
+	switch st.op {
+	case 's', 'i':
+		receives = true
+	case 'm':
+		receives = true
+		st.size = 0
+	case 'r':
+		st.size = min(st.size, slotLen/2)
+		e.reading = true
+	case 'f', 'c':
+		st.size, st.n = 8, 1
+		at = areaLen/4*3 + at/8*8%(areaLen/4)
+	}
+	off := e.ids % 16 * slotLen
+	if st.op == 'r' || st.op == 'f' || st.op == 'c' {
+		flags &^= flagSolicited
+	} else if st.how&howInline != 0 && st.size <= e.inline {
+		flags |= flagInline
+	}
+	e.tell("send %c %d %d %d %d %d 0 %d", st.op, e.ids, off, st.size, flags, at, st.n)
+	e.ids++
+	if e.chained++; st.how&howChained == 0 || e.chained == 60 {
+		s.flush(e)
+	}
+	e.sent = append(e.sent, request{signaled, st.how&howSolicited != 0 && st.op != 'w', receives})
+	s.goOn()
+	return nil
+}
+
+func (s *stage) receive(e *end, size, bad int) {
+	e.tell("recv %d %d %d", e.posted, size, bad)
+	e.posted++
+	if bad == 0 {
+		e.free++
+		s.goOn()
+	}
+}
+
+// goOn is what must come of what has been posted.
+func (s *stage) goOn() {
+	for i, e := range s.ends {
+		to := s.ends[1-i]
+		for len(e.sent) > 0 {
+			r := e.sent[0]
+			if r.receives {
+				if to.free == 0 {
+					break
+				}
+				to.free--
+				to.complete(1, r.solicited)
+			}
+			e.sent = e.sent[1:]
+			if r.signaled {
+				e.complete(0, false)
+				e.over = e.ids - len(e.sent)
+			}
+		}
+	}
+}
+
+// used is how much of the send queue may be taken.
+func (e *end) used() int { return e.ids - e.known }
+
+func (e *end) complete(queue int, solicited bool) {
+	e.done[queue]++
+	if e.one {
+		queue = 0
+	}
+	if e.armed[queue] == 1 || e.armed[queue] == 2 && solicited {
+		e.armed[queue] = 0
+		e.events++
+	}
+}
+
+// Kinds of requests and receives that are wrong: as in script.c.
+const (
+	badKey = 1 + iota
+	badBounds
+	badRights
+	badRemoteKey
+	badRemoteBounds
+)
+
+// end ends the connection in a way, and reports what both have seen.
+func (s *stage) end(st step) error {
+	if err := s.sync(); err != nil {
+		return err
+	}
+	e, peer := s.ends[st.side], s.ends[1-st.side]
+	how := endings[st.how]
+	if !s.lent && st.how > 1 && how != "error" {
+		how = "disconnect" // on a stream a request is over before the peer refuses it
+	}
+	// What ends the connection comes behind what waits; but who ends it at once has that flushed. All
+	// that is over must be known to be: a last request that is not signaled is asked after.
+	for i, of := range s.ends {
+		for len(of.sent) > 0 && (how != "error" || of != e || of.used() != len(of.sent)) {
+			s.serve(s.ends[1-i], of)
+			if err := s.sync(); err != nil {
+				return err
+			}
+		}
+		if of.used() != len(of.sent) {
+			if err := s.send(step{side: i, op: 'w', n: 1, how: howSignaled}); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.sync(); err != nil {
+		return err
+	}
+	wrong := func(op byte, bad int) {
+		e.tell("send %c %d %d %d %d %d %d 1", op, e.ids, 0, max(st.size, 1), flagSignaled, 0, bad)
+		e.tell("post")
+	}
+	room := e.used() < e.depth[0]
+	switch {
+	case how == "error":
+		e.tell("error")
+	case how == "disconnect" || !room: // or what was posted last has not been seen to be over
+		e.tell("disconnect")
+	case how == "key":
+		wrong("sw"[st.size%2], badKey)
+	case how == "bounds":
+		wrong("sw"[st.size%2], badBounds)
+	case how == "remote_key":
+		wrong("wr"[st.size%2], badRemoteKey)
+	case how == "remote_bounds":
+		wrong("wr"[st.size%2], badRemoteBounds)
+	case peer.free > 0: // what follows needs the next receive
+		e.tell("disconnect")
+	default:
+		bad := map[string]int{"recv_key": badKey, "recv_bounds": badBounds,
+			"recv_rights": badRights}[how]
+		size := max(st.size, 2)
+		if how == "too_long" {
+			size = st.size - 1
+		}
+		s.receive(peer, size, bad)
+		if _, err := peer.ask("want 0 0"); err != nil {
+			return err
+		}
+		wrong('s', 0)
+	}
+	return s.over()
+}
+
+func (s *stage) over() error {
+	if _, err := s.askBoth(func(*end) string { return "over" }); err != nil {
+		return err
+	}
+	if _, err := s.askBoth(func(e *end) string {
+		for _, a := range e.armed {
+			e.events += min(a, 1) // what is flushed is of both queues
+		}
+		return fmt.Sprintf("events %d", e.events)
+	}); err != nil {
+		return err
+	}
+	for _, what := range []string{"report", "close"} {
+		saw, err := s.askBoth(func(*end) string { return what })
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&s.saw, "%s\n%s\n", saw[0], saw[1])
+	}
+	if s.watch != nil {
+		return s.look(0)
+	}
+	return nil
+}
