@@ -74,6 +74,10 @@ type Client struct {
 	door  *osmem.EventFD   // the doorbell
 	yield int              // empty polls after which a poll yields the processor
 
+	offersDirect bool // the daemon has the direct path
+	sayWho       sync.Once
+	known        bool // the daemon has seen who this is; of sayWho
+
 	dead     chan struct{} // closed when the session is over
 	deadErr  error         // why; set before dead is closed
 	deadOnce sync.Once
@@ -142,7 +146,7 @@ func dialError(path string, err error) error {
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello(ctx context.Context) error {
 	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: abi.FeatureReasons | abi.FeatureAgain}
+		Features: abi.FeatureReasons | abi.FeatureAgain | abi.FeatureDirect}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep abi.HelloReply
 	fds, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", req, &rep, -1)
@@ -175,6 +179,7 @@ func (c *Client) hello(ctx context.Context) error {
 		c.yield = abi.PollYield
 	}
 	c.session = rep.Session
+	c.offersDirect = rep.Features&abi.FeatureDirect != 0
 	return c.readNames(ctx, &rep)
 }
 

@@ -307,6 +307,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 	q.connMu.Lock()
 	q.conn = cn
 	q.connMu.Unlock()
+	q.beginDirect()
 	return cn, nil
 }
 

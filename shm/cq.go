@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -36,6 +37,10 @@ type compQueue struct {
 	cqe   abi.CQE
 	qps   map[uint32]*queuePair // by number
 	last  *queuePair            // the one found last
+	// directs are those of QPs that complete here.
+	directs []*directPath
+
+	wanted atomic.Uint32 // what peers have been told that q is armed for; changes with mu held
 }
 
 // CreateCQ implements rdma.Device.
@@ -228,6 +233,9 @@ func (q *compQueue) Poll(wc []rdma.WC) (int, error) {
 
 // take moves completions out of the ring: q.mu is held. Nonsense in the ring ends the session.
 func (q *compQueue) take(wc []rdma.WC) (n int) {
+	if len(q.directs) != 0 {
+		return q.takeBoth(wc)
+	}
 	for n < len(wc) && !q.bad {
 		ok, err := q.ring.Poll(&q.cqe)
 		if err == nil && !ok {
@@ -254,29 +262,61 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 	e := &q.cqe
 	qp := q.last
 	if qp == nil || qp.num != e.QPN {
-		if qp = q.qps[e.QPN]; qp == nil {
+		if qp = q.find(e.QPN); qp == nil {
 			return false, nil
 		}
-		q.last = qp
 	}
 	if e.Receive() {
-		if qp.recvCQ != q || !qp.receiver().received(e.Cookie) {
+		if qp.recvCQ != q {
+			return false, errCorrupt("a completion of QP %d, which receives elsewhere", e.QPN)
+		}
+		if !qp.receiver().received(e.Cookie) {
+			if q.isOver(qp.direct) {
+				return false, nil
+			}
 			return false, errCorrupt("a completion of QP %d with cookie %#x", e.QPN, e.Cookie)
 		}
-	} else if qp.sendCQ != q || !qp.sent(e.SQDone) {
-		return false, errCorrupt("a completion of QP %d with sq_done %d", e.QPN, e.SQDone)
+		if d := qp.direct; d != nil {
+			d.next++
+		}
+	} else {
+		if qp.sendCQ != q || !qp.sent(e.SQDone) {
+			return false, errCorrupt("a completion of QP %d with sq_done %d", e.QPN, e.SQDone)
+		}
+		if d := qp.direct; d != nil {
+			d.polled = e.SQDone
+		}
 	}
 	*wc = rdma.WC{
 		ID: e.WRID, Status: rdma.WCStatus(e.Status), Op: rdma.WCOpcode(e.Opcode), VendorErr: e.VendorErr,
 		ByteLen: e.ByteLen, Imm: e.Imm, QPN: e.QPN, Flags: rdma.WCFlags(e.WCFlags),
 	}
+	if wc.Flags != 0 {
+		qp.flagged(wc, e)
+	}
+	return true, nil
+}
+
+// flagged fills what wc has by its flags.
+func (q *queuePair) flagged(wc *rdma.WC, e *abi.CQE) {
 	if wc.Flags&rdma.WCWithImm != 0 {
 		wc.Imm, wc.ImmLow = abi.ImmWord(e.Imm), abi.ImmWord(e.SrcQP)
 	}
 	if wc.Flags&rdma.WCGRH != 0 {
 		wc.SrcQP, wc.ImmLow = e.SrcQP, 0
 	}
-	return true, nil
+	if wc.Flags&rdma.WCWithInv != 0 {
+		q.pd.regions.remove(e.Imm)
+	}
+}
+
+// find finds a QP that completes here, by its number: q.mu is held.
+func (q *compQueue) find(num uint32) *queuePair {
+	qp := q.qps[num]
+	if qp != nil {
+		q.last = qp
+	}
+	return qp
 }
 
 // flush makes up completions for what is posted: q.mu is held and the session is dead.
@@ -288,7 +328,12 @@ func (q *compQueue) flush(wc []rdma.WC) (n int) {
 		if qp.sendCQ == q {
 			n += qp.flushSends(wc[n:])
 		}
-		if qp.recvCQ == q && qp.srq == nil { // receives of an SRQ belong to no QP
+		switch d := qp.direct; {
+		case qp.recvCQ != q || qp.srq != nil: // receives of an SRQ belong to no QP
+		case d != nil:
+			d.bad = true
+			n += d.flush(wc[n:])
+		default:
 			n += qp.rq.flush(wc[n:], qp.num)
 		}
 	}
@@ -306,6 +351,9 @@ func (q *compQueue) Arm(solicitedOnly bool) error {
 		return err
 	}
 	q.ring.Arm(solicitedOnly)
+	if len(q.directs) != 0 {
+		q.tellWanted()
+	}
 	return nil
 }
 
@@ -328,6 +376,7 @@ func (q *compQueue) detach(qp *queuePair) {
 	defer q.mu.Unlock()
 	delete(q.qps, qp.num)
 	q.last = nil
+	q.directs = slices.DeleteFunc(q.directs, func(d *directPath) bool { return d.qp == qp })
 	if qp.srq == nil || qp.recvCQ != q || q.mem == nil || q.bad || q.d.c.gone() != nil {
 		return
 	}

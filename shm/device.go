@@ -39,13 +39,15 @@ type Device struct {
 	closed    chan struct{}
 	closeOnce sync.Once
 
-	mu    sync.Mutex // guards the sets below
-	over  bool       // no more objects
-	bufs  map[*buffer]struct{}
-	pds   map[*protDomain]struct{}
-	cqs   map[*compQueue]struct{}
-	qps   map[uint32]*queuePair // by handle
-	chans []*compChan           // guarded by chanMu
+	mu   sync.Mutex // guards the sets below
+	over bool       // no more objects
+	bufs map[*buffer]struct{}
+	pds  map[*protDomain]struct{}
+	cqs  map[*compQueue]struct{}
+	qps  map[uint32]*queuePair // by handle
+	// direct are those that have a direct path.
+	direct map[*queuePair]struct{}
+	chans  []*compChan // guarded by chanMu
 	// chanMu serialises the making and ending of CQs, which share channels.
 	chanMu sync.Mutex
 }
@@ -73,6 +75,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		asyncReader: make(chan struct{}, 1), closed: make(chan struct{}),
 		bufs: make(map[*buffer]struct{}), pds: make(map[*protDomain]struct{}),
 		cqs: make(map[*compQueue]struct{}), qps: make(map[uint32]*queuePair),
+		direct: make(map[*queuePair]struct{}),
 	}
 	var rep abi.CtxOpenReply
 	fds, err := c.rpc(abi.OpCtxOpen, "open device", &abi.CtxOpenRequest{Device: d.index}, &rep, -1)

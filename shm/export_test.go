@@ -10,3 +10,6 @@ func ChanMem(q rdma.CQ) []byte { return q.(*compQueue).ch.mem.Mem }
 
 // QPMem is the memory of a QP.
 func QPMem(q rdma.QP) []byte { return q.(*queuePair).mem.Mem }
+
+// PairMem is the memory of the pair that a QP is in, which its peer's program writes to.
+func PairMem(q rdma.QP) []byte { return q.(*queuePair).direct.mem.Mem }

@@ -38,13 +38,21 @@ type host struct {
 func newHost(t testing.TB) *host {
 	t.Helper()
 	checkLeaks(t)
-	return startHost(t, filepath.Join(t.TempDir(), "vrnic.sock"))
+	return startHost(t, filepath.Join(t.TempDir(), "vrnic.sock"), server.Config{})
 }
 
-func startHost(t testing.TB, path string) *host {
+// newDirectHost is newHost with a server that offers the direct path.
+func newDirectHost(t testing.TB) *host {
+	t.Helper()
+	checkLeaks(t)
+	return startHost(t, filepath.Join(t.TempDir(), "vrnic.sock"), server.Config{Direct: true})
+}
+
+func startHost(t testing.TB, path string, cfg server.Config) *host {
 	t.Helper()
 	loop := shmtest.NewLoop()
-	srv, err := server.Listen(path, server.Config{NewSession: loop.NewSession})
+	cfg.NewSession = loop.NewSession
+	srv, err := server.Listen(path, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

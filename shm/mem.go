@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -105,6 +106,8 @@ type protDomain struct {
 	d      *Device
 	handle uint32
 
+	regions regionTable
+
 	mu     sync.Mutex
 	closed bool                        // +checklocks:mu
 	ending bool                        // the device closes: nothing new
@@ -194,6 +197,8 @@ type memRegion struct {
 	lkey, rkey uint32
 	addr       uint64
 	b          []byte
+	access     rdma.Access
+	ended      atomic.Bool // its keys open nothing any more
 
 	mu     sync.Mutex
 	closed bool
@@ -221,7 +226,7 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 			"AllocBuffer)")
 	}
 	addr := addrOf(b)
-	mr, err := pd.newMR(buf, b, abi.OpRegMR, "register memory", &abi.RegMRRequest{
+	mr, err := pd.newMR(buf, b, access, abi.OpRegMR, "register memory", &abi.RegMRRequest{
 		PD: pd.handle, Access: uint32(access), Addr: addr, IOVA: addr,
 		Length: uint64(len(b)), Offset: off, Mode: abi.ModeShared, Mem: buf.mem,
 	})
@@ -233,8 +238,8 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 }
 
 // newMR asks for a region over b of buf, both nil for one without memory.
-func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req abi.Message) (
-	rdma.MR, error) {
+func (pd *protDomain) newMR(buf *buffer, b []byte, access rdma.Access, op abi.Op, what string,
+	req abi.Message) (rdma.MR, error) {
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	if pd.closed || pd.ending {
@@ -244,9 +249,11 @@ func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req a
 	if err := pd.d.c.call(op, what, req, &rep); err != nil {
 		return nil, err
 	}
-	mr := &memRegion{pd: pd, buf: buf, b: b, handle: rep.MR, lkey: rep.LKey, rkey: rep.RKey}
+	mr := &memRegion{pd: pd, buf: buf, b: b, handle: rep.MR, lkey: rep.LKey, rkey: rep.RKey,
+		access: access}
 	if b != nil {
 		mr.addr = addrOf(b)
+		pd.regions.add(mr)
 	}
 	pd.mrs[mr] = struct{}{}
 	return mr, nil
@@ -270,6 +277,10 @@ func (mr *memRegion) Close() error {
 		return err
 	}
 	mr.closed = true // also when the session is over: nobody has it mapped any more
+	if mr.buf != nil {
+		mr.pd.regions.remove(mr.lkey)
+		mr.pd.d.settle()
+	}
 	mr.pd.mu.Lock()
 	delete(mr.pd.mrs, mr)
 	mr.pd.mu.Unlock()

@@ -70,6 +70,6 @@ func (pd *protDomain) AllocMR(maxLen uint64) (rdma.MR, error) {
 	if err := pd.d.usable(); err != nil {
 		return nil, err
 	}
-	return pd.newMR(nil, nil, abi.OpAllocMR, "allocate memory region", &abi.AllocMRRequest{
+	return pd.newMR(nil, nil, 0, abi.OpAllocMR, "allocate memory region", &abi.AllocMRRequest{
 		PD: pd.handle, MaxLen: maxLen})
 }

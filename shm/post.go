@@ -115,6 +115,9 @@ func (q *queuePair) PostSend(wr *rdma.SendWR) error {
 	if wr == nil {
 		return errNoRequest
 	}
+	if q.directIn.Load() != 0 {
+		q.tryDirectLater()
+	}
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
 	if err := q.mayPost(); err != nil {
@@ -128,6 +131,9 @@ func (q *queuePair) PostSend(wr *rdma.SendWR) error {
 
 // PostSends implements rdma.QP.
 func (q *queuePair) PostSends(wrs []rdma.SendWR) (n int, err error) {
+	if q.directIn.Load() != 0 {
+		q.tryDirectLater()
+	}
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
 	if err := q.mayPost(); err != nil {
@@ -170,8 +176,8 @@ func (q *queuePair) mayPost() error {
 	return nil
 }
 
-// putSend checks wr and writes it into the next slot: sqMu is held. The daemon would take a request
-// that breaks the QP's limits for an attack.
+// putSend checks wr and writes it into the next slot, or sends it without the daemon: sqMu is held.
+// The daemon would take a request that breaks the QP's limits for an attack.
 func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	if wr.Op >= numOps || !q.ops[wr.Op].ok {
 		return errOpcode
@@ -199,7 +205,8 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	default:
 		w.NumSGE = uint16(copySGEs(&w.SGE, wr.SGEs))
 	}
-	if err := q.checkLength(w); err != nil {
+	octets, err := q.checkLength(w)
+	if err != nil {
 		return err
 	}
 	setOperands(w, wr)
@@ -210,35 +217,46 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	if q.sendsOut() >= uint32(len(s.wrs)) {
 		return errSendFull
 	}
+	signaled := q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0
+	d := q.direct
+	if d != nil && d.send(w, octets, signaled) {
+		return nil
+	}
 	i := q.m.SQ.Posted()
 	if err := q.m.SQ.Put(w); err != nil {
 		return q.d.putFailed(err)
 	}
-	*s.at(i) = sentWR{id: wr.ID, op: wr.Op, signaled: q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0}
+	*s.at(i) = sentWR{id: wr.ID, op: wr.Op, signaled: signaled}
+	if d != nil && signaled {
+		d.ringed = i + 1
+	}
+	if wr.Op == rdma.OpLocalInv {
+		q.pd.regions.remove(wr.InvKey)
+	}
 	return nil
 }
 
-// checkLength checks what some operations say of a message's length.
-func (q *queuePair) checkLength(w *abi.SendWQE) error {
-	n := uint64(w.Length) // of inline octets, else 0
+// checkLength says how many octets a message has, and checks what some operations say of it.
+func (q *queuePair) checkLength(w *abi.SendWQE) (n uint64, err error) {
+	n = uint64(w.Length) // of inline octets, else 0
 	for i := range w.SGEs() {
 		n += uint64(w.SGE[i].Length)
 	}
 	switch rdma.Opcode(w.Op) {
 	case rdma.OpSendImm:
 		if n != 0 && !q.d.attr.RoCE {
-			return errSendImm
+			return n, errSendImm
 		}
 	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
 		if n != 8 {
-			return errAtomicLen
+			return n, errAtomicLen
 		}
 		if q.d.attr.RoCE && w.RemoteAddr%8 != 0 {
-			return errAtomicAddr
+			return n, errAtomicAddr
 		}
 	default: // any
 	}
-	return nil
+	return n, nil
 }
 
 // setOperands fills what only some operations have: see the send WQE in shm/abi/layout.go.
@@ -266,17 +284,28 @@ func setOperands(w *abi.SendWQE, wr *rdma.SendWR) {
 func (q *queuePair) sendsOut() uint32 {
 	s := &q.sq
 	posted := q.m.SQ.Posted()
-	if posted-s.done < uint32(len(s.wrs)) {
-		return posted - s.done
+	direct := uint32(0)
+	if q.direct != nil {
+		direct = q.direct.outstanding()
+	}
+	if n := posted - s.done + direct; n < uint32(len(s.wrs)) {
+		return n
 	}
 	retired := q.m.SQ.Done()
 	for s.done != posted && !s.at(s.done).signaled && int32(retired-s.done) > 0 {
 		s.done++
 	}
-	return posted - s.done
+	return posted - s.done + direct
 }
 
 func (q *queuePair) commitSends() error {
+	if d := q.direct; d != nil {
+		rings := d.rings
+		d.rings = false
+		if !rings && q.m.SQ.Committed() {
+			return nil
+		}
+	}
 	q.m.SQ.Commit()
 	return q.d.ring(q.bell)
 }
@@ -344,10 +373,19 @@ func (q *queuePair) flushSends(wc []rdma.WC) (n int) {
 		return 0
 	}
 	s := &q.sq
-	for posted := q.m.SQ.Posted(); n < len(wc) && s.done != posted; n++ {
+	d := q.direct
+	if d != nil {
+		n = d.sends(wc)
+	}
+	posted := q.m.SQ.Posted()
+	for ; n < len(wc) && s.done != posted; n++ {
 		wr := s.at(s.done)
 		wc[n] = rdma.WC{ID: wr.id, Status: rdma.WCFlush, Op: sendOps[wr.op].wc, QPN: q.num}
 		s.done++
+	}
+	if d != nil && s.done == posted {
+		d.polled = posted
+		n += d.sends(wc[n:])
 	}
 	return n
 }

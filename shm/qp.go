@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -32,6 +33,12 @@ type queuePair struct {
 	sqMu sync.Mutex
 	sq   sendState
 	rq   receiver // of no use with an SRQ
+
+	direct *directPath // or nil
+	// directIn is after how many posts one asks for a direct path, 0: none; directEvery belongs to
+	// who asks.
+	directIn    atomic.Uint32
+	directEvery uint32
 
 	connMu sync.Mutex
 	conn   *conn // the connection it has or had
@@ -243,10 +250,15 @@ func (q *queuePair) Close() error {
 	q.sendCQ.detach(q)
 	q.recvCQ.detach(q)
 	remove(q.d, q.d.qps, q.handle)
+	remove(q.d, q.d.direct, q)
 	q.sqMu.Lock()
 	q.rq.mu.Lock()
 	q.mem.Release()
 	q.mem, q.rq.ring = nil, nil
+	if q.direct != nil {
+		q.direct.mem.Release()
+		q.direct, q.rq.in = nil, nil
+	}
 	q.rq.mu.Unlock()
 	q.sqMu.Unlock()
 	if cn != nil {

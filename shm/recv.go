@@ -36,6 +36,19 @@ type receiver struct {
 	seq  uint64   // posts so far
 	// order is what remains to be flushed on a dead session, oldest first.
 	order []int // +checklocks:mu
+
+	// With a direct path: in is what the sender is told of receives by, posted has them by their
+	// number, and told is up to where the sender knows of them.
+	in     *ring.PairIn
+	posted []postedRecv
+	told   uint32
+	to     regionFinder
+}
+
+// A postedRecv is a receive that is outstanding.
+type postedRecv struct {
+	place uint32 // in wrs
+	room  uint64 // octets that the client can put where it wants them, or abi.NoRoom
 }
 
 type recvWR struct {
@@ -130,7 +143,14 @@ func (r *receiver) put(wr *rdma.RecvWR) error {
 	w := &r.wqe
 	w.WRID, w.Cookie = wr.ID, cookie
 	w.NumSGE = uint32(copySGEs(&w.SGE, wr.SGEs))
-	if err := r.ring.Put(w); err != nil {
+	var err error
+	if r.in == nil {
+		err = r.ring.Put(w)
+	} else {
+		*r.postedAt(r.ring.Posted()) = postedRecv{place: i, room: r.room(w)}
+		err = r.ring.PutUnheard(w)
+	}
+	if err != nil {
 		return r.d.putFailed(err)
 	}
 	r.free = r.free[:len(r.free)-1]
@@ -140,23 +160,125 @@ func (r *receiver) put(wr *rdma.RecvWR) error {
 }
 
 func (r *receiver) commit() error {
-	if r.ring.Commit() {
+	rings := r.ring.Commit()
+	if r.in != nil { // behind it: docs/direct.md#receiving
+		r.tellRooms()
+	}
+	if rings {
 		return r.d.ring(r.bell)
 	}
 	return nil
+}
+
+func (r *receiver) postedAt(i uint32) *postedRecv { return &r.posted[i&uint32(len(r.posted)-1)] }
+
+// room is what a receive takes that the sender may fill.
+func (r *receiver) room(w *abi.RecvWQE) (n uint64) {
+	for i := range w.SGEs() {
+		if _, ok := r.to.octets(&w.SGE[i], rdma.LocalWrite); !ok {
+			return abi.NoRoom
+		}
+		n += uint64(w.SGE[i].Length)
+	}
+	return n
+}
+
+func (r *receiver) tellRooms() {
+	for posted := r.ring.Posted(); r.told != posted; r.told++ {
+		r.in.Room(r.told, r.postedAt(r.told).room)
+	}
+}
+
+// join has the sender at in know what is posted from now on, and says which receive is the oldest
+// that is outstanding. An error is a *ProtocolError.
+func (r *receiver) join(in *ring.PairIn, regions *regionTable) (oldest uint32, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	order := r.outstanding()
+	oldest = r.ring.Posted() - uint32(len(order))
+	r.posted, r.to = make([]postedRecv, len(r.wrs)), regionFinder{table: regions}
+	for k, place := range order {
+		i := oldest + uint32(k)
+		if err := r.ring.Get(i, &r.wqe); err != nil {
+			return 0, err
+		}
+		if r.wqe.Cookie != r.wrs[place].cookie {
+			return 0, errCorrupt("receive %d has cookie %#x, not %#x", i, r.wqe.Cookie,
+				r.wrs[place].cookie)
+		}
+		*r.postedAt(i) = postedRecv{place: uint32(place), room: r.room(&r.wqe)}
+	}
+	r.in, r.told = in, oldest
+	r.tellRooms()
+	return oldest, nil
+}
+
+// take completes receive i, the oldest, with m: false if it is too long, or there is no receive.
+func (r *receiver) take(i uint32, m *ring.PairMessage, wc *rdma.WC) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i == r.ring.Posted() || r.ring.Get(i, &r.wqe) != nil {
+		return false
+	}
+	left := m.Octets
+	for k := range r.wqe.SGEs() {
+		b, ok := r.to.octets(&r.wqe.SGE[k], rdma.LocalWrite)
+		if !ok {
+			wc.Status, left = rdma.WCLocProt, nil
+			break
+		}
+		left = left[copy(b, left):]
+	}
+	if len(left) != 0 {
+		return false
+	}
+	place := r.postedAt(i).place
+	wc.ID, wc.ByteLen = r.wrs[place].id, uint32(len(m.Octets))
+	r.in.Taken(m) // before the receive can be posted again
+	r.release(place)
+	return true
+}
+
+// give takes receive i, the oldest, off the table; false if there is none.
+func (r *receiver) give(i uint32) (id uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i == r.ring.Posted() {
+		return 0, false
+	}
+	place := r.postedAt(i).place
+	r.release(place)
+	return r.wrs[place].id, true
+}
+
+// isNext reports whether the receive with this cookie is receive i, the oldest, or none.
+func (r *receiver) isNext(i, cookie uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	place, ok := r.find(cookie)
+	return !ok || i != r.ring.Posted() && place == r.postedAt(i).place
 }
 
 // received takes the receive with this cookie off the table; false if there is none.
 func (r *receiver) received(cookie uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := cookie&cookieMask - 1
-	if i >= uint32(len(r.wrs)) || r.wrs[i].seq == 0 || r.wrs[i].cookie != cookie {
-		return false
+	i, ok := r.find(cookie)
+	if ok {
+		r.release(i)
 	}
-	r.wrs[i].seq = 0
-	r.free = append(r.free, i) // there is room: it had the place before
-	return true
+	return ok
+}
+
+// find finds the place of the outstanding receive with this cookie: mu is held.
+func (r *receiver) find(cookie uint32) (place uint32, ok bool) {
+	i := cookie&cookieMask - 1
+	return i, i < uint32(len(r.wrs)) && r.wrs[i].seq != 0 && r.wrs[i].cookie == cookie
+}
+
+func (r *receiver) release(place uint32) {
+	r.wrs[place].seq = 0
+	r.free = append(r.free, place) // there is room: it had the place before
 }
 
 // flush completes what is outstanding on the QP qpn, in the order of posting, when the session is
@@ -165,13 +287,7 @@ func (r *receiver) flush(wc []rdma.WC, qpn uint32) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.order == nil { // mayPost lets nothing in any more
-		r.order = make([]int, 0, len(r.wrs))
-		for i := range r.wrs {
-			if r.wrs[i].seq != 0 {
-				r.order = append(r.order, i)
-			}
-		}
-		slices.SortFunc(r.order, func(a, b int) int { return cmp.Compare(r.wrs[a].seq, r.wrs[b].seq) })
+		r.order = r.outstanding()
 	}
 	for n < len(wc) && len(r.order) != 0 {
 		wc[n] = rdma.WC{ID: r.wrs[r.order[0]].id, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qpn}
@@ -181,10 +297,25 @@ func (r *receiver) flush(wc []rdma.WC, qpn uint32) (n int) {
 	return n
 }
 
+// outstanding are the places of what is, oldest first: mu is held.
+func (r *receiver) outstanding() []int {
+	places := make([]int, 0, len(r.wrs))
+	for i := range r.wrs {
+		if r.wrs[i].seq != 0 {
+			places = append(places, i)
+		}
+	}
+	slices.SortFunc(places, func(a, b int) int { return cmp.Compare(r.wrs[a].seq, r.wrs[b].seq) })
+	return places
+}
+
 // PostRecv implements rdma.QP.
 func (q *queuePair) PostRecv(wr *rdma.RecvWR) error {
 	if q.srq != nil {
 		return errHasSRQ
+	}
+	if q.directIn.Load() != 0 { // a program may do nothing but receive
+		q.tryDirectLater()
 	}
 	return q.rq.post(wr)
 }
@@ -193,6 +324,9 @@ func (q *queuePair) PostRecv(wr *rdma.RecvWR) error {
 func (q *queuePair) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
 	if q.srq != nil {
 		return 0, errHasSRQ
+	}
+	if q.directIn.Load() != 0 {
+		q.tryDirectLater()
 	}
 	return q.rq.postAll(wrs)
 }

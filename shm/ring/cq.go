@@ -235,6 +235,30 @@ func (c *CQConsumer) Poll(e *abi.CQE) (bool, error) {
 	return true, nil
 }
 
+// Come is up to where completions have come, for Peek. An error is a *ProtocolError.
+func (c *CQConsumer) Come() (uint32, error) {
+	prod := c.prodWord.Load()
+	if n := prod - c.cons; n > c.size {
+		return c.cons, abi.Violation("CQ prod %d with cons %d and %d slots", prod, c.cons, c.size)
+	}
+	return prod, nil
+}
+
+// Peek reads the oldest completion, of those that had come; false if there is none. Next takes it.
+func (c *CQConsumer) Peek(e *abi.CQE, come uint32) bool {
+	if c.cons == come {
+		return false
+	}
+	e.Decode(c.mem[c.off+(c.cons&(c.size-1))*abi.CQELen:])
+	return true
+}
+
+// Next takes what Peek has read.
+func (c *CQConsumer) Next() {
+	c.cons++
+	c.consWord.Store(c.cons)
+}
+
 // Each calls f for each completion that Poll has not taken; e is good for the call. An error is a
 // *ProtocolError.
 func (c *CQConsumer) Each(f func(e *abi.CQE)) error {
@@ -294,7 +318,10 @@ func (c *CQConsumer) Arm(solicitedOnly bool) {
 }
 
 // Armed reports whether an event has been asked for and not been raised.
-func (c *CQConsumer) Armed() bool { return c.arm.Load()&(abi.ArmNext|abi.ArmSolicited) != 0 }
+func (c *CQConsumer) Armed() bool { return c.Wants() != 0 }
+
+// Wants says for what one has been: ArmNext, ArmSolicited.
+func (c *CQConsumer) Wants() uint32 { return c.arm.Load() & (abi.ArmNext | abi.ArmSolicited) }
 
 // TakeEvent marks the CQ's event as taken. Call it under the channel's lock right after Pop has
 // returned the CQ, before the program sees the event; never later.

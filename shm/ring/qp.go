@@ -330,6 +330,9 @@ func (q *SendProducer) Done() uint32 { return q.doneWord.Load() }
 // Posted is how many requests have been put.
 func (q *SendProducer) Posted() uint32 { return q.prod }
 
+// Committed reports whether the daemon has been shown all that was put.
+func (q *SendProducer) Committed() bool { return q.prodWord.Load() == q.prod }
+
 // A RecvProducer is the client's end of a receive queue. Calls must not overlap.
 type RecvProducer struct {
 	l        *abi.QPLayout
@@ -350,14 +353,30 @@ func (q *RecvProducer) Put(w *abi.RecvWQE) error {
 		}
 		return errQueueFull
 	}
+	return q.PutUnheard(w)
+}
+
+// PutUnheard is Put of who knows that the slot is free, though the daemon may not have heard yet
+// which receives have been used without it: docs/direct.md.
+func (q *RecvProducer) PutUnheard(w *abi.RecvWQE) error {
 	if w.NumSGE > q.l.RQMaxSGE() {
 		return errWQE
 	}
-	off := q.l.RQOff + (q.prod&(q.l.RQSize-1))*q.l.RQStride
-	w.Encode(q.mem[off : off+q.l.RQStride])
+	w.Encode(q.slot(q.prod))
 	q.prod++
 	return nil
 }
+
+// Get reads receive i back, which is outstanding and not older than Size others. An error is a
+// *ProtocolError.
+func (q *RecvProducer) Get(i uint32, w *abi.RecvWQE) error { return w.Decode(q.slot(i), q.l) }
+
+func (q *RecvProducer) slot(i uint32) []byte {
+	return q.mem[q.l.RQOff+(i&(q.l.RQSize-1))*q.l.RQStride:][:q.l.RQStride]
+}
+
+// Posted is how many receives have been put.
+func (q *RecvProducer) Posted() uint32 { return q.prod }
 
 // Size is how many receives the queue holds, and MaxSGE how many SGEs each may have.
 func (q *RecvProducer) Size() int   { return int(q.l.RQSize) }

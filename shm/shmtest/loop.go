@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -24,7 +25,9 @@ type Loop struct {
 	// windows and regions of AllocMR, by the upper 24 bits of their keys
 	keyed     map[uint32]*loopKey
 	listeners map[netip.AddrPort]*loopID
-	open      int // objects of all kinds that have not been closed
+	open      int  // objects of all kinds that have not been closed
+	closed    bool // no program exchanges messages without the Loop
+	direct    atomic.Uint64
 }
 
 // NewLoop makes a Loop.
@@ -47,6 +50,19 @@ func (l *Loop) Objects() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
+}
+
+// qps are all that have not been closed: l.mu is held.
+func (l *Loop) qps() iter.Seq[*loopQP] {
+	return func(yield func(*loopQP) bool) {
+		for c := range l.ctxs {
+			for q := range c.sess.qps {
+				if !yield(q) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Async sends ev to every open device.
@@ -180,6 +196,7 @@ func (h *loopSession) Close(error) {
 	for q := range h.qps {
 		q.fail(0)
 		q.closed = true
+		q.leavePair()
 	}
 	for id := range h.ids {
 		id.end()

@@ -16,19 +16,21 @@ const maxMessage = 1 << 24
 
 // A loopQP implements shm.QPHandler.
 type loopQP struct {
-	l      *Loop
-	pd     *loopPD
-	num    uint32
-	sigAll bool
-	scq    *loopCQ
-	rcq    *loopCQ
-	srq    *loopSRQ // or nil
-	rings  *ring.DaemonQP
+	l       *Loop
+	program *server.Session
+	pd      *loopPD
+	num     uint32
+	sigAll  bool
+	scq     *loopCQ
+	rcq     *loopCQ
+	srq     *loopSRQ // or nil
+	rings   *ring.DaemonQP
 
 	state   uint32
 	closed  bool
 	peer    *loopQP
 	id      *loopID // told of the end
+	pair    *loopPair
 	waiting *abi.SendWQE
 	wqe     abi.SendWQE
 }
@@ -47,16 +49,12 @@ func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 		q.srq = parts.SRQ.(*loopSRQ)
 		q.srq.qps++
 	}
+	q.program = p.c.sess.s
 	q.scq.qps++
 	q.rcq.qps++
 	p.use(1)
 	p.c.sess.qps[q] = struct{}{}
 	return q, nil
-}
-
-// Direct implements shm.QPHandler: there is none.
-func (q *loopQP) Direct(func(int) (*osmem.Region, int, func(), error)) (int, bool, error) {
-	return -1, false, syscall.EAGAIN
 }
 
 // Num implements shm.QPHandler.
@@ -88,6 +86,7 @@ func (q *loopQP) Close() error {
 	defer q.l.mu.Unlock()
 	q.closed = true
 	q.fail(0)
+	q.leavePair()
 	delete(q.pd.c.sess.qps, q)
 	q.scq.qps--
 	q.rcq.qps--
@@ -104,6 +103,7 @@ func (q *loopQP) Bell(func() bool) bool {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	q.run()
+	q.notified()
 	if q.peer != nil {
 		q.peer.run() // its Send may have waited for a receive of ours
 	}
@@ -362,6 +362,9 @@ func (q *loopQP) flush() {
 func (q *loopQP) fail(cause uint32) {
 	peer, id := q.peer, q.id
 	q.peer, q.id = nil, nil
+	if q.pair != nil {
+		q.pair.ring.Shut()
+	}
 	if q.state != abi.StateErr {
 		q.rings.SetError(cause)
 		q.setState(abi.StateErr)

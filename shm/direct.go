@@ -1,0 +1,449 @@
+package shm
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// This file has the direct path: a Send to a program of the same user is put into memory that the
+// two have in common, and the receiver copies it when it polls. The daemon says whether that may
+// be, and has all else: docs/direct.md.
+
+const (
+	// longestDirect is what goes so: longer messages are the daemon's.
+	longestDirect = 8192
+	// mostDirect is how many QPs that have a direct path complete on a CQ.
+	mostDirect = 16
+	// mostPosts is how many posts there are between two that ask for a direct path, at most.
+	mostPosts = 1 << 16
+)
+
+// What goes by the ring has what is behind it go there, too, and a stream that never pauses would
+// never come back. So a post waits for a receive, or for the ring to be drained: some microseconds,
+// and if that was in vain the next ones do not.
+const (
+	waitYields = 8
+	waitLooks  = 1024 // between two of them
+	mostWaits  = 1024
+)
+
+// A directPath is a QP's part in a pair. It is set with the locks of both CQs and of both queues
+// held, and read with any of them.
+type directPath struct {
+	qp  *queuePair
+	mem *osmem.Region
+
+	// The send queue's lock guards these.
+	out *ring.PairOut
+	// Posts until one waits again for what it needs, and from one that waited in vain to the next.
+	waitIn, waitEvery uint32
+	ringed            uint32 // the last request that went by the ring and completes, and one
+	rings             bool   // the bell is to be rung for what was sent
+	from              regionFinder
+
+	// Sends that completed here, in a ring of as many as the send queue has slots. Who posts has
+	// sentProd, who polls sentCons.
+	sent               []directSend
+	sentProd, sentCons atomic.Uint32
+
+	// The lock of the send CQ guards this.
+	polled uint32 // requests of the ring that have been polled
+
+	// The lock of the receive CQ guards these; what in has for receives has that of their queue.
+	in    *ring.PairIn
+	next  uint32 // receive to complete
+	ready uint32 // and up to where they have come, at the last look
+	bad   bool   // nothing comes any more: what is outstanding is flushed
+}
+
+// A directSend is a Send that is done, until it is polled.
+type directSend struct {
+	id    uint64
+	after uint32 // the last request before it that goes by the ring and completes, and one
+}
+
+// saidWho shows the daemon the namespaces of this process, once, and reports whether it has seen
+// them. Nobody else can have a descriptor of one.
+func (c *Client) saidWho() bool {
+	if !c.offersDirect {
+		return false
+	}
+	c.sayWho.Do(func() {
+		c.known = c.showNamespace("/proc/thread-self/ns/user", abi.NamespaceUser) == nil &&
+			c.showNamespace("/proc/thread-self/ns/pid", abi.NamespaceProcess) == nil
+	})
+	return c.known
+}
+
+func (c *Client) showNamespace(file string, kind uint32) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = c.rpc(abi.OpIdentify, "show a namespace", &abi.IdentifyRequest{Kind: kind}, &abi.Empty{},
+		int(f.Fd()))
+	return err
+}
+
+// beginDirect has q, which is connected, get a direct path if it can have one.
+func (q *queuePair) beginDirect() {
+	q.directEvery = 1
+	q.tryDirect()
+}
+
+// tryDirectLater has every so many posts ask for a direct path: directIn, which is not 0, counts
+// them.
+func (q *queuePair) tryDirectLater() {
+	if n := q.directIn.Load(); n != 0 && q.directIn.CompareAndSwap(n, n-1) && n == 1 {
+		q.tryDirect()
+	}
+}
+
+// tryDirect is for one goroutine at a time, without locks: a call to the daemon.
+func (q *queuePair) tryDirect() {
+	if q.d.attr.RoCE || q.srq != nil || !q.d.c.saidWho() {
+		return
+	}
+	if errors.Is(q.askDirect(), syscall.EAGAIN) {
+		q.directEvery = min(2*q.directEvery, mostPosts)
+		q.directIn.Store(q.directEvery)
+	}
+}
+
+// askDirect asks for the pair; EAGAIN: there is none now.
+func (q *queuePair) askDirect() error {
+	c := q.d.c
+	if q.sendCQ.manyDirect() || q.recvCQ.manyDirect() {
+		return syscall.EAGAIN
+	}
+	var rep abi.DirectReply
+	fds, err := c.rpc(abi.OpDirect, "ask for a direct path", &abi.HandleRequest{Handle: q.handle},
+		&rep, -1)
+	if err != nil {
+		return err
+	}
+	mem, err := osmem.MapSealed(fds[0], abi.PairHeaderLen)
+	if err != nil {
+		return c.die(goneBecause(err))
+	}
+	d := &directPath{qp: q, mem: mem, from: regionFinder{table: &q.pd.regions},
+		sent: make([]directSend, len(q.sq.wrs))}
+	if d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize); err == nil {
+		err = q.attach(d)
+	}
+	if err != nil {
+		mem.Release()
+		if !errors.Is(err, rdma.ErrClosed) {
+			return c.corrupt(err)
+		}
+	}
+	return err
+}
+
+// attach has q take part in d's pair.
+func (q *queuePair) attach(d *directPath) error {
+	if err := add(q.d, q.d.direct, q, struct{}{}); err != nil {
+		return err
+	}
+	a, b := q.sendCQ, q.recvCQ
+	if a.handle > b.handle {
+		a, b = b, a
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b != a {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+	}
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if a.qps[q.num] != q || b.qps[q.num] != q || q.mem == nil {
+		remove(q.d, q.d.direct, q)
+		return errQPClosed
+	}
+	var err error
+	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
+		return err // the session is over
+	}
+	s := &q.sq
+	d.ringed, d.polled = q.m.SQ.Posted(), s.done
+	for d.ringed != s.done && !s.at(d.ringed-1).signaled {
+		d.ringed--
+	}
+	q.direct = d
+	for _, cq := range slices.Compact([]*compQueue{a, b}) {
+		cq.directs = append(cq.directs, d)
+		cq.tellWanted()
+	}
+	return nil
+}
+
+func (q *compQueue) manyDirect() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.directs) >= mostDirect
+}
+
+// outstanding is how many requests are outstanding that did not go by the ring: the send queue's
+// lock is held.
+func (d *directPath) outstanding() uint32 { return d.sentProd.Load() - d.sentCons.Load() }
+
+// send sends w, of so many octets, if that can be done here. The send queue's lock is held.
+func (d *directPath) send(w *abi.SendWQE, octets uint64, signaled bool) bool {
+	if rdma.Opcode(w.Op) != rdma.OpSend || octets > longestDirect || !d.out.IsOpen() ||
+		!d.qp.m.SQ.Committed() || !d.may() && !d.await() {
+		return false
+	}
+	n := uint32(octets)
+	to := d.out.Begin(n)
+	if to == nil {
+		return false
+	}
+	if !d.gather(to, w) {
+		d.out.Cancel()
+		return false
+	}
+	own := false
+	if signaled { // before the stamp: an answer comes after it
+		i := d.sentProd.Load()
+		d.sent[i&uint32(len(d.sent)-1)] = directSend{id: w.WRID, after: d.ringed}
+		d.sentProd.Store(i + 1)
+	}
+	solicited := w.Flags&abi.SQSolicited != 0
+	d.out.End(n, solicited)
+	if signaled { // behind the stamp, which a fence follows, as all that is stored atomically
+		own = d.qp.sendCQ.wanted.Load() != 0
+	}
+	if d.out.Wanted(solicited, own) {
+		d.rings = true
+	}
+	return true
+}
+
+// gather copies the octets of w; false leaves it to the daemon.
+func (d *directPath) gather(to []byte, w *abi.SendWQE) bool {
+	if w.Flags&abi.SQInline != 0 {
+		copy(to, w.Inline())
+		return true
+	}
+	for i := range w.SGEs() {
+		b, ok := d.from.octets(&w.SGE[i], 0)
+		if !ok {
+			return false
+		}
+		to = to[copy(to, b):]
+	}
+	return true
+}
+
+// may reports whether the direction is the sender's, and a receive seems to be posted.
+func (d *directPath) may() bool {
+	sq := &d.qp.m.SQ
+	return sq.Done() == sq.Posted() && d.out.HasRoom()
+}
+
+// await waits a bounded time for it to be so, and reports whether it is.
+func (d *directPath) await() bool {
+	if d.waitIn != 0 {
+		d.waitIn--
+		return false
+	}
+	for range waitYields {
+		for range waitLooks {
+			if d.may() {
+				d.waitEvery = 0
+				return true
+			}
+		}
+		osmem.Yield()
+	}
+	d.waitEvery = min(2*d.waitEvery+1, mostWaits)
+	d.waitIn = d.waitEvery
+	return false
+}
+
+// tellWanted tells peers what q is armed for: q.mu is held.
+func (q *compQueue) tellWanted() {
+	want := q.ring.Wants()
+	q.wanted.Store(want)
+	for _, d := range q.directs {
+		if d.qp.recvCQ == q {
+			d.in.Want(want)
+		}
+	}
+}
+
+// takeBoth is take where QPs complete that have a direct path: q.mu is held.
+func (q *compQueue) takeBoth(wc []rdma.WC) (n int) {
+	if q.bad {
+		return 0
+	}
+	for _, d := range q.directs { // first: docs/direct.md#receiving
+		if d.qp.recvCQ == q {
+			d.look(uint32(len(wc)))
+		}
+	}
+	come, err := q.ring.Come()
+	if err == nil {
+		for _, d := range q.directs {
+			if d.qp.sendCQ == q {
+				n += d.sends(wc[n:])
+			}
+		}
+		for _, d := range q.directs {
+			if d.qp.recvCQ == q {
+				n += d.receives(wc[n:])
+			}
+		}
+	}
+	for err == nil && n < len(wc) && q.ring.Peek(&q.cqe, come) {
+		if qp := q.find(q.cqe.QPN); qp != nil && qp.direct != nil {
+			if n += q.before(qp.direct, wc[n:]); n == len(wc) {
+				break
+			}
+		}
+		q.ring.Next()
+		var ok bool
+		if ok, err = q.complete(&wc[n]); ok {
+			n++
+		}
+	}
+	if err != nil {
+		q.bad = true
+		_ = q.d.c.corrupt(err)
+	}
+	if n != 0 && q.wanted.Load() != 0 {
+		q.tellWanted() // it may be armed no more
+	}
+	return n
+}
+
+// look says up to where receives have come, of the next ones up to most.
+func (d *directPath) look(most uint32) {
+	d.ready = d.next
+	for most = min(most, d.qp.m.Layout.RQSize); d.ready-d.next < most && d.in.Stamped(d.ready); {
+		d.ready++
+	}
+}
+
+// sends takes Sends that have completed here.
+func (d *directPath) sends(wc []rdma.WC) (n int) {
+	cons, prod := d.sentCons.Load(), d.sentProd.Load()
+	if cons == prod {
+		return 0
+	}
+	for n < len(wc) && cons != prod {
+		s := &d.sent[cons&uint32(len(d.sent)-1)]
+		if int32(d.polled-s.after) < 0 {
+			break
+		}
+		wc[n] = rdma.WC{ID: s.id, Op: rdma.WCSend, QPN: d.qp.num}
+		n++
+		cons++
+	}
+	d.sentCons.Store(cons)
+	return n
+}
+
+// receives takes receives that have come by the last look.
+func (d *directPath) receives(wc []rdma.WC) (n int) {
+	for !d.bad && n < len(wc) && d.next != d.ready {
+		if d.receive(&wc[n]) {
+			n++
+		}
+	}
+	if d.bad {
+		n += d.flush(wc[n:])
+	}
+	return n
+}
+
+// receive takes the next one, which is stamped; false if that makes no sense. Where its memory is
+// there no more the connection ends, as with the daemon.
+func (d *directPath) receive(wc *rdma.WC) bool {
+	*wc = rdma.WC{Op: rdma.WCRecv, QPN: d.qp.num}
+	m, ok := d.in.Message(d.next)
+	if ok {
+		ok = d.qp.rq.take(d.next, &m, wc)
+	}
+	if ok {
+		d.next++
+	}
+	if !ok || wc.Status != rdma.WCSuccess {
+		d.spoil()
+	}
+	return ok
+}
+
+// flush completes the receives that are outstanding of a pair that makes no sense.
+func (d *directPath) flush(wc []rdma.WC) (n int) {
+	for n < len(wc) {
+		id, ok := d.qp.rq.give(d.next)
+		if !ok {
+			break
+		}
+		wc[n] = rdma.WC{ID: id, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: d.qp.num}
+		n++
+		d.next++
+	}
+	return n
+}
+
+// spoil ends the connection: the peer has written what makes no sense, and what it might have said
+// of receives is worth nothing. All that are outstanding are flushed here. The daemon is told by a
+// bell: a call would have others wait for the CQ's lock.
+func (d *directPath) spoil() {
+	if d.bad {
+		return
+	}
+	d.bad = true
+	d.in.Spoil()
+	_ = d.qp.d.ring(d.qp.bell) // fails when the session is over
+}
+
+// before takes completions that come before q.cqe, which is of d's QP, and that the daemon has not
+// made.
+func (q *compQueue) before(d *directPath, wc []rdma.WC) (n int) {
+	if !q.cqe.Receive() {
+		if d.qp.sendCQ == q {
+			n = d.sends(wc)
+		}
+		return n
+	}
+	if d.qp.recvCQ != q {
+		return 0
+	}
+	for !d.bad && n < len(wc) && !d.qp.rq.isNext(d.next, q.cqe.Cookie) {
+		if !d.in.Stamped(d.next) {
+			d.spoil()
+		} else if d.receive(&wc[n]) {
+			n++
+		}
+	}
+	if d.bad {
+		n += d.flush(wc[n:])
+	}
+	return n
+}
+
+// isOver reports whether q.cqe may be of a receive that has completed here already: what a sender
+// stamped late the daemon has flushed, and of what it did not tell the daemon, that uses it for
+// another message.
+func (q *compQueue) isOver(d *directPath) bool {
+	if d == nil {
+		return false
+	}
+	if rdma.WCStatus(q.cqe.Status) != rdma.WCFlush {
+		d.spoil()
+	}
+	return true
+}

@@ -1,0 +1,289 @@
+package ring
+
+import (
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/shm/abi"
+)
+
+// This file has a program's ends of a pair: docs/direct.md, whose numbers of steps stand here. They
+// know no verbs: what is above says which receive is posted, and where octets are.
+//
+// The other program may have written anything into the memory: each word is loaded once, into a
+// private copy, and what the other wrote decides about nothing but its own messages.
+
+// inSlot is how many octets a slot holds; longer messages are in the slab.
+const inSlot = abi.SlotLen - abi.SlotData
+
+// A PairOut is what goes out. Calls must not overlap.
+type PairOut struct {
+	open, base, seq, done, notify, solicited, own, slabCons, want *atomic.Uint32
+
+	counts             []byte // the sender's own line: see count
+	rooms, slots, slab []byte
+	mask               uint32 // slots - 1
+	slabProd           uint32
+	odd                uint32 // DirSeq
+	used               uint32 // receives
+	was                uint32 // DirRecvBase, as last seen
+	slabOff            uint32 // of the message between Begin and End
+	slabEnd            uint32
+}
+
+// A PairIn is what comes in. Calls of Room must not overlap each other, those of Want not, and the
+// rest not.
+type PairIn struct {
+	rooms, slots, slab []byte
+	slabCons, want     *atomic.Uint32
+	spoiled            *atomic.Uint32
+	mask               uint32
+	taken              uint32 // octets out of the slab
+}
+
+// A PairMessage is one that has come.
+type PairMessage struct {
+	Octets  []byte // the other program may still write there
+	slabOff uint32
+}
+
+// OpenPair finds both directions in mem: that from side (0 or 1), and that to it, where there are
+// so many receives. An error is a *ProtocolError.
+func OpenPair(mem []byte, side int, receives uint32) (*PairOut, *PairIn, error) {
+	if len(mem) < abi.PairHeaderLen {
+		return nil, nil, abi.Violation("pair of %d octets", len(mem))
+	}
+	if m := abi.Word(mem, abi.PairMagic).Load(); m != abi.MagicPair {
+		return nil, nil, abi.Violation("pair has magic %#x", m)
+	}
+	out, err := findDirection(mem, side)
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := findDirection(mem, 1-side)
+	if err != nil {
+		return nil, nil, err
+	}
+	if in.n != receives {
+		return nil, nil, abi.Violation("pair with %d slots for %d receives", in.n, receives)
+	}
+	return out.out(), in.in(), nil
+}
+
+// A dirMem is where a direction lies.
+type dirMem struct {
+	n                       uint32
+	mem, rooms, slots, slab []byte
+}
+
+func findDirection(mem []byte, side int) (*dirMem, error) {
+	word := func(off int) uint32 { return abi.Word(mem, uint32(off+4*side)).Load() }
+	off, n, slab := word(abi.PairOff), word(abi.PairSlots), word(abi.PairSlab)
+	if off%64 != 0 || uint64(off) > uint64(len(mem)) || !abi.IsPow2(n) || n > abi.MaxDepth ||
+		!abi.IsPow2(slab) || slab > abi.MaxSlab {
+		return nil, abi.Violation("direction at %d of %d octets with %d slots and %d octets of slab", off,
+			len(mem), n, slab)
+	}
+	d := &dirMem{mem: mem[off:], n: n}
+	at := abi.DirSlots(n)
+	if uint64(at)+uint64(n)*abi.SlotLen+uint64(slab) > uint64(len(d.mem)) {
+		return nil, abi.Violation("direction of %d octets with %d slots and %d octets of slab",
+			len(d.mem), n, slab)
+	}
+	d.rooms = d.mem[abi.DirRooms:][:n*abi.RoomLen]
+	d.slots = d.mem[at : at+n*abi.SlotLen]
+	d.slab = d.mem[at+n*abi.SlotLen:][:slab]
+	return d, nil
+}
+
+func (d *dirMem) out() *PairOut {
+	word := func(off uint32) *atomic.Uint32 { return abi.Word(d.mem, off) }
+	p := &PairOut{open: word(abi.DirOpen), base: word(abi.DirRecvBase), seq: word(abi.DirSeq),
+		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
+		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
+		counts: d.mem[abi.DirSeq:][:64], rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
+	p.was = p.base.Load()
+	p.used = p.was
+	return p
+}
+
+func (d *dirMem) in() *PairIn {
+	return &PairIn{rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1,
+		slabCons: abi.Word(d.mem, abi.DirSlabCons), want: abi.Word(d.mem, abi.DirWant),
+		spoiled: abi.Word(d.mem, abi.DirSpoiled)}
+}
+
+// IsOpen reports whether the sender may try at all.
+func (p *PairOut) IsOpen() bool { return p.open.Load() != 0 }
+
+func (p *PairOut) room(i uint32) []byte { return p.rooms[(i&p.mask)*abi.RoomLen:][:abi.RoomLen] }
+
+// HasRoom reports whether a receive seems to be posted.
+func (p *PairOut) HasRoom() bool {
+	i := p.used
+	if base := p.base.Load(); base != p.was {
+		i = base
+	}
+	return abi.Word(p.room(i), abi.RoomStamp).Load() == i+1
+}
+
+// Begin has steps 2 to 4, for a message of n octets: where they go, or nil and it is the daemon's.
+// After the copy, and when the request is recorded as complete, End has steps 5 and 6; Cancel takes
+// it back instead.
+func (p *PairOut) Begin(n uint32) []byte {
+	p.odd++
+	p.seq.Swap(p.odd) // a full fence
+	to := p.place(n)
+	if to == nil {
+		p.Cancel()
+	}
+	return to
+}
+
+// Cancel is End of what was not sent.
+func (p *PairOut) Cancel() {
+	p.odd++
+	p.seq.Store(p.odd)
+}
+
+// place has steps 3 and 4.
+func (p *PairOut) place(n uint32) []byte {
+	if p.open.Load() == 0 {
+		return nil
+	}
+	// The daemon has used some, behind all that were used here, if it is another than before.
+	if base := p.base.Load(); base != p.was {
+		p.was, p.used = base, base
+	}
+	r := p.room(p.used)
+	if abi.Word(r, abi.RoomStamp).Load() != p.used+1 {
+		return nil
+	}
+	if length := abi.Word(r, abi.RoomLength).Load(); length == abi.NoRoom || n > length {
+		return nil
+	}
+	p.slabOff, p.slabEnd = abi.NoSlab, p.slabProd
+	if n <= inSlot {
+		return p.slot()[abi.SlotData:][:n]
+	}
+	if !p.slabRoom(n) {
+		return nil
+	}
+	return p.slab[p.slabOff : p.slabOff+n]
+}
+
+// slabRoom finds where in the slab a message of n octets goes, in one piece: false if there is no
+// room now.
+func (p *PairOut) slabRoom(n uint32) bool {
+	size, begin := uint32(len(p.slab)), p.slabProd
+	used := begin - p.slabCons.Load()
+	if used > size || n > size {
+		return false
+	}
+	if begin&(size-1)+n > size {
+		begin = (begin + size - 1) &^ (size - 1)
+	}
+	if begin-p.slabProd+used+n > size {
+		return false
+	}
+	p.slabOff, p.slabEnd = begin&(size-1), begin+n
+	return true
+}
+
+// slot is that of the next receive.
+func (p *PairOut) slot() []byte { return p.slots[(p.used&p.mask)*abi.SlotLen:][:abi.SlotLen] }
+
+// End has steps 5 and 6 of what Begin has begun.
+func (p *PairOut) End(n uint32, solicited bool) {
+	slot := p.slot()
+	var flags uint32
+	if solicited {
+		flags = abi.SQSolicited
+	}
+	abi.Order.PutUint32(slot[abi.SlotLength:], n)
+	abi.Order.PutUint32(slot[abi.SlotFlags:], flags)
+	abi.Order.PutUint32(slot[abi.SlotSlabOff:], p.slabOff)
+	p.slabProd = p.slabEnd
+	p.used++
+	abi.Word(slot, abi.SlotStamp).Store(p.used)
+	p.done.Store(p.used)
+	p.count(abi.DirMessages, 1)
+	p.count(abi.DirOctets, uint64(n))
+	if solicited {
+		p.count(abi.DirAsked, 1)
+	}
+	p.odd++
+	p.seq.Store(p.odd)
+}
+
+// count adds to a count of the sender's line. Nothing is decided by it, and the store of DirSeq
+// shows it: a fence of its own would cost as much as the message.
+func (p *PairOut) count(off int, n uint64) {
+	b := p.counts[off-abi.DirSeq:][:8]
+	abi.Order.PutUint64(b, abi.Order.Uint64(b)+n)
+}
+
+// Wanted has step 7: true if the QP's bell is to be rung, since the peer waits for an event, or who
+// posted waits for its own completion (own).
+func (p *PairOut) Wanted(solicited, own bool) bool {
+	want := p.want.Load()
+	rings := want&abi.ArmNext != 0 || want&abi.ArmSolicited != 0 && solicited
+	if rings {
+		if solicited {
+			p.solicited.Store(p.solicited.Load() + 1)
+		} else {
+			p.notify.Store(p.notify.Load() + 1)
+		}
+	}
+	if own {
+		p.own.Store(p.own.Load() + 1)
+	}
+	return rings || own
+}
+
+// Room tells the sender that receive i is posted, and takes so many octets; abi.NoRoom or more:
+// what is for it is the daemon's.
+func (p *PairIn) Room(i uint32, octets uint64) {
+	r := p.rooms[(i&p.mask)*abi.RoomLen:][:abi.RoomLen]
+	abi.Order.PutUint32(r[abi.RoomLength:], uint32(min(octets, abi.NoRoom)))
+	abi.Word(r, abi.RoomStamp).Store(i + 1)
+}
+
+// Want tells the sender what the receiver's CQ is armed for.
+func (p *PairIn) Want(arm uint32) { p.want.Store(arm) }
+
+// Spoil says that what has come makes no sense: the daemon ends the connection when it hears the
+// QP's bell.
+func (p *PairIn) Spoil() { p.spoiled.Store(1) }
+
+func (p *PairIn) slot(i uint32) []byte { return p.slots[(i&p.mask)*abi.SlotLen:][:abi.SlotLen] }
+
+// Stamped reports whether receive i has its message.
+func (p *PairIn) Stamped(i uint32) bool { return abi.Word(p.slot(i), abi.SlotStamp).Load() == i+1 }
+
+// Message is that of receive i, which is stamped; false if it makes no sense.
+func (p *PairIn) Message(i uint32) (m PairMessage, ok bool) {
+	slot := p.slot(i)
+	n := abi.Word(slot, abi.SlotLength).Load()
+	m.slabOff = abi.Word(slot, abi.SlotSlabOff).Load()
+	if m.slabOff == abi.NoSlab {
+		if n > inSlot {
+			return m, false
+		}
+		m.Octets = slot[abi.SlotData : abi.SlotData+n]
+		return m, true
+	}
+	if size := uint32(len(p.slab)); m.slabOff >= size || n > size-m.slabOff {
+		return m, false
+	}
+	m.Octets = p.slab[m.slabOff : m.slabOff+n]
+	return m, true
+}
+
+// Taken says that m has been copied: its place in the slab is free.
+func (p *PairIn) Taken(m *PairMessage) {
+	if m.slabOff == abi.NoSlab {
+		return
+	}
+	p.taken += (m.slabOff-p.taken)&(uint32(len(p.slab))-1) + uint32(len(m.Octets))
+	p.slabCons.Store(p.taken)
+}

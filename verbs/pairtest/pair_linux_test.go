@@ -1,0 +1,375 @@
+package pairtest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
+)
+
+const depth = 8 // receives of each QP
+
+// A page is the memory of a pair, with the daemon's end of it.
+type page struct {
+	t    *testing.T
+	mem  *osmem.Region
+	fd   int
+	pair *ring.Pair
+	qps  [2]*ring.DaemonQP
+	mems [2][]byte // of the QPs
+	prod [2]uint32 // receives that are posted
+}
+
+func newPage(t *testing.T) *page {
+	t.Helper()
+	p := &page{t: t}
+	caps, ok := abi.QPCaps{MaxSendWR: depth, MaxRecvWR: depth}.Round(16, false)
+	if !ok {
+		t.Fatal("caps")
+	}
+	var ends [2]ring.PairEnd
+	for i := range ends {
+		l := abi.NewQPLayout(caps)
+		p.mems[i] = make([]byte, l.Size())
+		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
+		p.qps[i].SetQPN(uint32(i) + 1)
+		ends[i] = ring.PairEnd{Rings: p.qps[i], Gone: func() bool { return false }, Wake: func() {},
+			Sent: func(ring.Traffic) {}, Received: func(ring.Traffic) {},
+			Bad: func(err error) { t.Error(err) }}
+	}
+	var err error
+	if p.mem, p.fd, err = osmem.NewRegion("pair", ring.PairMemSize(&ends), nil); err != nil {
+		t.Fatal(err)
+	}
+	p.pair = ring.NewPair(p.mem.Mem, &ends)
+	p.pair.Attach()
+	t.Cleanup(func() {
+		osmem.CloseFD(p.fd)
+		p.mem.Release()
+	})
+	return p
+}
+
+// An end does what a line says, as testdata/end.c does, and answers.
+type end interface{ do(line string) string }
+
+// A goEnd is one in Go.
+type goEnd struct {
+	out *ring.PairOut
+	in  *ring.PairIn
+}
+
+func (p *page) goEnd(side int) end {
+	p.t.Helper()
+	m, err := osmem.MapRegion(p.fd, len(p.mem.Mem), nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(m.Release)
+	out, in, err := ring.OpenPair(m.Mem, side, depth)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return &goEnd{out, in}
+}
+
+func fill(b []byte, seed uint32) {
+	for k := range b {
+		b[k] = byte(seed*31 + uint32(k)*7)
+	}
+}
+
+func sum(b []byte) uint32 {
+	s := uint32(len(b))
+	for _, c := range b {
+		s = s*131 + uint32(c)
+	}
+	return s
+}
+
+func (e *goEnd) do(line string) string {
+	var op rune
+	var a, b, c uint32
+	if _, err := fmt.Sscanf(line, "%c %d %d %d", &op, &a, &b, &c); err != nil {
+		return err.Error()
+	}
+	switch op {
+	case 's':
+		to := e.out.Begin(a)
+		if to == nil {
+			return "no"
+		}
+		fill(to, b)
+		e.out.End(a, c&1 != 0)
+		rings := 0
+		if e.out.Wanted(c&1 != 0, c&2 != 0) {
+			rings = 1
+		}
+		return fmt.Sprint("sent ", rings)
+	case 'r':
+		e.in.Room(a, uint64(b))
+	case 't':
+		if !e.in.Stamped(a) {
+			return "none"
+		}
+		m, ok := e.in.Message(a)
+		if !ok {
+			return "nonsense"
+		}
+		answer := fmt.Sprintf("%d octets %d", len(m.Octets), sum(m.Octets))
+		e.in.Taken(&m)
+		return answer
+	case 'w':
+		e.in.Want(a)
+	case 'x':
+		e.in.Spoil()
+	case 'o':
+		is := map[bool]int{true: 1}
+		return fmt.Sprint(is[e.out.IsOpen()], " ", is[e.out.HasRoom()])
+	}
+	return "ok"
+}
+
+// A cEnd is one in C, a process.
+type cEnd struct {
+	t   *testing.T
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func build(t *testing.T) (program string) {
+	t.Helper()
+	ctest.Need(t)
+	files, err := ctest.Sources("testdata/end.c", "../pair/pair.c", "../pair/*.h", "../core/*.h",
+		"../*.h")
+	if err == nil {
+		program, err = ctest.CC("end", slices.Concat([]string{"-std=gnu11", "-O2", "-Wextra"},
+			files)...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+func (p *page) cEnd(program string, side int) *cEnd {
+	t := p.t
+	t.Helper()
+	fd, err := osmem.DupFD(p.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "pair")
+	defer f.Close()
+	cmd := ctest.Command(program, fmt.Sprint(side), fmt.Sprint(depth))
+	cmd.ExtraFiles, cmd.Stderr = []*os.File{f}, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &cEnd{t, in, bufio.NewReader(out)}
+}
+
+func (e *cEnd) tell(line string) {
+	e.t.Helper()
+	if _, err := fmt.Fprintln(e.in, line); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *cEnd) answer() string {
+	e.t.Helper()
+	s, err := e.out.ReadString('\n')
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return strings.TrimSpace(s)
+}
+
+func (e *cEnd) do(line string) string {
+	e.t.Helper()
+	e.tell(line)
+	return e.answer()
+}
+
+// use has the daemon use a receive of QP side's, as for a message that goes by it.
+func (p *page) use(side int) {
+	var w abi.RecvWQE
+	if ok, err := p.qps[side].RQ.Next(&w); err != nil {
+		p.t.Fatal(err)
+	} else if ok {
+		p.qps[1-side].SQ.Retire(0) // what makes it known
+	}
+}
+
+// post says to the daemon that QP side has posted one more receive.
+func (p *page) post(side int) (i uint32) {
+	i = p.prod[side]
+	p.prod[side]++
+	abi.Word(p.mems[side], abi.QPRQProd).Store(p.prod[side])
+	return i
+}
+
+// program has both ends and the daemon take steps by seed, and returns what was answered.
+func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var next [2]uint32 // receives that were looked at
+	for range steps {
+		side := rnd.IntN(2)
+		e := ends[side]
+		var line string
+		switch rnd.IntN(12) {
+		case 0:
+			p.pair.Dirs[side].Open()
+		case 1:
+			if rnd.IntN(4) == 0 {
+				p.pair.Dirs[side].Shut()
+				p.use(1 - side)
+			}
+		case 2:
+			line = fmt.Sprintf("w %d 0 0", rnd.IntN(4))
+		case 3:
+			line = "o 0 0 0"
+		case 4, 5:
+			if p.prod[side]-next[side] < depth {
+				octets := uint32(1 << 16)
+				if rnd.IntN(20) == 0 {
+					octets = abi.NoRoom
+				}
+				line = fmt.Sprintf("r %d %d 0", p.post(side), octets)
+			}
+		case 6, 7, 8:
+			if answer := e.do(fmt.Sprintf("t %d 0 0", next[side])); answer != "none" {
+				next[side]++
+				answers = append(answers, answer)
+			} else if abi.Word(p.mems[side], abi.QPRQHead).Load() > next[side] {
+				next[side]++ // the daemon has used it
+			}
+		default:
+			n := rnd.IntN(300)
+			if rnd.IntN(3) == 0 {
+				n = rnd.IntN(20000)
+			}
+			line = fmt.Sprintf("s %d %d %d", n, rnd.Uint32N(256), rnd.IntN(4))
+		}
+		if line != "" {
+			answers = append(answers, fmt.Sprint(side, ": ", line, ": ", e.do(line)))
+		}
+	}
+	for _, e := range ends {
+		answers = append(answers, e.do("x 0 0 0"))
+	}
+	return answers
+}
+
+// By the same steps the libraries give the same answers, whichever is at which end, and leave the
+// same octets.
+func TestSame(t *testing.T) {
+	program := build(t)
+	const steps = 3000
+	for seed := range uint64(3) {
+		var answers []string
+		var left []byte
+		for _, inC := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
+			p := newPage(t)
+			var ends [2]end
+			for side, c := range inC {
+				if c {
+					ends[side] = p.cEnd(program, side)
+				} else {
+					ends[side] = p.goEnd(side)
+				}
+			}
+			got := p.program(ends, seed, steps)
+			if answers == nil {
+				answers, left = got, bytes.Clone(p.mem.Mem)
+				sent := 0
+				for _, a := range got {
+					if strings.Contains(a, "sent") {
+						sent++
+					}
+				}
+				if t.Logf("seed %d: %d messages", seed, sent); sent < steps/20 {
+					t.Errorf("%d messages in %d steps", sent, steps)
+				}
+				continue
+			}
+			for i := range answers {
+				if got[i] != answers[i] {
+					t.Fatalf("seed %d, in C: %v: step %d: %s, want %s", seed, inC, i, got[i], answers[i])
+				}
+			}
+			for i := range left {
+				if p.mem.Mem[i] != left[i] {
+					t.Fatalf("seed %d, in C: %v: octet %#x of the pair is %#x, want %#x", seed, inC, i,
+						p.mem.Mem[i], left[i])
+				}
+			}
+		}
+	}
+}
+
+// Messages go to a program in C and come back while both run.
+func TestEcho(t *testing.T) {
+	p := newPage(t)
+	here, there := p.goEnd(0).(*goEnd), p.cEnd(build(t), 1)
+	const messages = 2000
+	for i := range uint32(depth) {
+		here.in.Room(p.post(0), 1<<16)
+		if got := there.do(fmt.Sprintf("r %d %d 0", p.post(1), 1<<16)); got != "ok" {
+			t.Fatal(got, i)
+		}
+	}
+	p.pair.Dirs[0].Open()
+	p.pair.Dirs[1].Open()
+	there.tell(fmt.Sprintf("e 0 %d 0", messages))
+	rnd := rand.New(rand.NewPCG(5, 0))
+	var sums [depth]uint32
+	for sent, came := uint32(0), uint32(0); came < messages; {
+		if n := rnd.IntN(2000); sent < messages && sent-came < depth {
+			if to := here.out.Begin(uint32(n)); to != nil {
+				fill(to, sent)
+				sums[sent%depth] = sum(to)
+				here.out.End(uint32(n), false)
+				sent++
+			}
+		}
+		if !here.in.Stamped(came) {
+			osmem.Yield()
+			continue
+		}
+		m, ok := here.in.Message(came)
+		if !ok || sum(m.Octets) != sums[came%depth] {
+			t.Fatalf("message %d came back as %d octets, or others", came, len(m.Octets))
+		}
+		here.in.Taken(&m)
+		here.in.Room(came+depth, 1<<16)
+		came++
+	}
+	if got := there.answer(); got != "done" {
+		t.Error(got)
+	}
+}
