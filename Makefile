@@ -134,6 +134,16 @@ soak: ## 100,000 connections come and go, and nothing may grow
 	VRNIC_SOAK_CYCLES=100000 \
 	$(GO) test -count=1 -v -timeout 60m -run '^TestCycles$$' ./integration/soak
 
+# How long `make lab-soak` takes, and its seed; a round by itself, again and again: LABROUND.
+LABTIME ?= 1h
+LABSEED ?= 1
+LABROUND ?=
+
+.PHONY: lab-soak
+lab-soak: verbs ## programs, faults, bad networks, kills, adversaries and --check, for LABTIME (1h)
+	VRNIC_LAB_SOAK=$(LABTIME) VRNIC_LAB_SEED=$(LABSEED) VRNIC_LAB_ROUND=$(LABROUND) \
+	$(GO) test -count=1 -v -timeout 0 -run '^TestLabSoak$$' ./integration/verbs
+
 .PHONY: torture
 torture: ## raw peers over TCP and SCTP that lie, against a daemon, for TORTURETIME (10m) each
 	VRNIC_TORTURE=$(TORTURETIME) \

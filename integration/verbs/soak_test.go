@@ -18,9 +18,11 @@ import (
 )
 
 // What `make lab-soak` sets: for how long, and the seed; a test run is a smoke of some rounds.
+// soakOnly is the one round that is to run, again as often as there is time for.
 const (
 	soakTime = "VRNIC_LAB_SOAK"
 	soakSeed = "VRNIC_LAB_SEED"
+	soakOnly = "VRNIC_LAB_ROUND"
 )
 
 // smokeRounds is how many programs a smoke runs.
@@ -83,14 +85,7 @@ func TestLabSoak(t *testing.T) {
 	if sanitize.preload != nil || sanitize.wrapper != nil {
 		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
 	}
-	seed, lasts := uint64(1), time.Duration(0)
-	if s := os.Getenv(soakSeed); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", soakSeed, err)
-		}
-		seed = n
-	}
+	seed, only, lasts := max(soakNumber(t, soakSeed), 1), soakNumber(t, soakOnly), time.Duration(0)
 	if s := os.Getenv(soakTime); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {
@@ -122,6 +117,9 @@ func TestLabSoak(t *testing.T) {
 			break
 		}
 		r := roundOf(seed, n)
+		if only != 0 {
+			r = roundOf(seed, int(only))
+		}
 		counts[d.soak(t, r)]++
 		if t.Failed() {
 			t.Fatalf("round %d of seed %d: %+v", n, seed, r)
@@ -136,6 +134,19 @@ func TestLabSoak(t *testing.T) {
 	if warm.Goroutines != 0 {
 		d.wantUse(t, warm)
 	}
+}
+
+// soakNumber is a number of the environment, 0 if it is not there.
+func soakNumber(t *testing.T, name string) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
 }
 
 // soak runs a round, and says how it ended.

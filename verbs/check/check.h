@@ -246,6 +246,8 @@ struct srq {
 	struct object o;
 	struct queue rq;
 	uint32_t max_sge;
+	struct cq *cq; /* where all its completions come, if that is one */
+	uint32_t qps;
 };
 
 /* What a queue pair is asked about by. */
@@ -268,7 +270,11 @@ struct qp {
 	struct ibv_qp_cap cap;
 	enum ibv_qp_type type;
 	bool sig_all;
-	bool ex; /* it may post by ibv_wr_*, which is not followed */
+	/* between wr_start and wr_complete: the request that is open, and how many were made */
+	struct ibv_send_wr wr;
+	struct site wr_site;
+	bool wr_open;
+	uint32_t wr_added;
 	bool ended; /* disconnected or in error: what is posted comes back */
 	uint32_t failed; /* a completion with an error was polled; posts since, and 1 */
 	uint64_t asked; /* signaled requests */
@@ -282,6 +288,8 @@ struct post *queue_take(struct queue *q); /* the oldest; NULL: none */
 struct post *queue_take_id(struct queue *q, uint64_t wr_id); /* the oldest with this; or NULL */
 void queue_cut(struct queue *q, uint32_t n); /* the last n */
 void queue_empty(struct queue *q);
+/* Takes the sums of the last n anew. */
+void queue_sum_last(struct queue *q, uint32_t n);
 /* The octets of a request, as far as they are looked at. */
 uint64_t queue_sum(const struct post *p);
 
@@ -296,6 +304,16 @@ void qp_last_words(struct qp *qp);
 void qp_ask_stalls(const struct qp_name *name, const struct site *site);
 
 /* ---- post.c, poll.c ---- */
+
+/* With qp->send held. post_take_back forgets the last n, which were refused. */
+void post_take_back(struct qp *qp, uint32_t n);
+/* With the lock held, too. Looks at the queue pair, and keeps a request: 0: there is no memory. */
+void post_begin(struct qp *qp, const struct site *site);
+uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
+		       const struct site *site);
+/* With the lock held: the receives of an SRQ are more than its one CQ has room for. */
+void post_tell_srq(const struct srq *srq, const struct site *site);
+void wr_follow(struct ibv_qp *qp); /* wr.c: a new one that may post by ibv_wr_* */
 
 int check_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int check_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

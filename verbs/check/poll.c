@@ -59,7 +59,7 @@ static void received(struct cq *cq, struct qp *qp, uint64_t wr_id)
 
 	if (!p)
 		return;
-	if (!qp->srq)
+	if (!qp->srq || qp->srq->cq == cq)
 		cq->pending--;
 	queue_drop(p);
 }
@@ -79,7 +79,7 @@ static void completed(struct cq *cq, const struct ibv_context *c, const struct i
 	}
 	if (wc->opcode & IBV_WC_RECV)
 		received(cq, qp, wc->wr_id);
-	else if (!qp->ex)
+	else
 		sent(cq, qp, wc->wr_id, wc->status == IBV_WC_SUCCESS, site);
 }
 

@@ -30,6 +30,20 @@ static void expect(struct cq *cq, const struct qp *qp, const struct site *site)
 		tell_qp("small-cq", site, qp, &cq->o, cq->pending, cq->room);
 }
 
+void post_tell_srq(const struct srq *srq, const struct site *site)
+{
+	struct report r;
+
+	if (!report_begin(&r, "small-cq", site))
+		return;
+	report_number(&r, "requests", srq->cq->pending);
+	report_number(&r, "room", srq->cq->room);
+	report_site(&r, "post", site);
+	report_object(&r, "srq", &srq->o);
+	report_object(&r, "cq", &srq->cq->o);
+	report_send(&r);
+}
+
 static void check_forked(const struct object *o, const struct site *site)
 {
 	struct report r;
@@ -80,14 +94,14 @@ static bool writes_memory(enum ibv_wr_opcode op)
 	       op == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-static void add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
-		     const struct site *site)
+uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
+		       const struct site *site)
 {
 	bool signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
 	struct post *p = queue_add(&qp->sq, wr->wr_id, signaled);
 
 	if (!p)
-		return;
+		return 0;
 	p->site = *site;
 	if (signaled) {
 		qp->asked++;
@@ -98,7 +112,7 @@ static void add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr 
 	if (qp->sq.n > KEPT * qp->cap.max_send_wr && !qp->sq.head->signaled)
 		queue_drop(queue_take(&qp->sq));
 	if (wr->send_flags & IBV_SEND_INLINE)
-		return;
+		return 1;
 	if (reads_memory(wr->opcode)) {
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_READ,
 			  &qp->o);
@@ -108,11 +122,32 @@ static void add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr 
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_WRITE,
 			  &qp->o);
 	}
+	return 1;
+}
+
+void post_begin(struct qp *qp, const struct site *site)
+{
+	check_forked(&qp->o, site);
+	check_failed(qp, site);
+}
+
+void post_take_back(struct qp *qp, uint32_t n)
+{
+	uint32_t signaled;
+
+	book_lock();
+	signaled = qp->sq.signaled;
+	queue_cut(&qp->sq, n);
+	signaled -= qp->sq.signaled;
+	qp->asked -= signaled;
+	if (qp->send_cq)
+		qp->send_cq->pending -= signaled;
+	book_unlock();
 }
 
 int check_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	uint32_t added = 0, refused = 0, signaled;
+	uint32_t added = 0;
 	struct ibv_send_wr *w;
 	struct site site;
 	struct qp *qp;
@@ -121,29 +156,20 @@ int check_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send
 	book_lock();
 	qp = book_find(KIND_QP, ibqp);
 	book_unlock();
-	if (!qp || qp->ex)
+	if (!qp)
 		return context_next.ops.post_send(ibqp, wr, bad);
 	site_take(&site);
 	pthread_mutex_lock(&qp->send);
 	book_lock();
-	check_forked(&qp->o, &site);
-	check_failed(qp, &site);
-	for (w = wr; w; w = w->next, added++)
-		add_send(qp, ibqp->pd, w, &site);
+	post_begin(qp, &site);
+	for (w = wr; w; w = w->next)
+		added += post_add_send(qp, ibqp->pd, w, &site);
 	book_unlock();
 	err = context_next.ops.post_send(ibqp, wr, bad);
 	if (err) {
-		book_lock();
-		for (w = wr; w && w != *bad; w = w->next)
+		for (w = wr; w && w != *bad && added; w = w->next)
 			added--;
-		refused = added;
-		signaled = qp->sq.signaled;
-		queue_cut(&qp->sq, refused);
-		signaled -= qp->sq.signaled;
-		qp->asked -= signaled;
-		if (qp->send_cq)
-			qp->send_cq->pending -= signaled;
-		book_unlock();
+		post_take_back(qp, added);
 	}
 	pthread_mutex_unlock(&qp->send);
 	return err;
@@ -187,8 +213,7 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 	site_take(&site);
 	pthread_mutex_lock(&qp->recv);
 	book_lock();
-	check_forked(&qp->o, &site);
-	check_failed(qp, &site);
+	post_begin(qp, &site);
 	for (w = wr; w; w = w->next) {
 		add_recv(&qp->rq, ibqp->pd, w, qp->cap.max_recv_sge, &site, &qp->o);
 		expect(qp->recv_cq, qp, &site);
@@ -207,12 +232,16 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 	return err;
 }
 
-/* Any QP takes from it, in any order: how many completions come to which CQ is not known. */
+/*
+ * Any QP takes from it, in any order: how many completions come to which CQ is known if there is
+ * but one, of all QPs.
+ */
 int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct ibv_recv_wr *w;
 	struct site site;
 	struct srq *srq;
+	uint32_t n;
 	int err;
 
 	site_take(&site);
@@ -220,13 +249,19 @@ int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ib
 	srq = book_find(KIND_SRQ, ibsrq);
 	if (srq)
 		check_forked(&srq->o, &site);
-	for (w = wr; w && srq; w = w->next)
+	for (w = wr; w && srq; w = w->next) {
 		add_recv(&srq->rq, ibsrq->pd, w, srq->max_sge, &site, &srq->o);
+		if (srq->cq && ++srq->cq->pending > srq->cq->room)
+			post_tell_srq(srq, &site);
+	}
 	book_unlock();
 	err = context_next.ops.post_srq_recv(ibsrq, wr, bad);
 	if (err && srq) {
 		book_lock();
-		queue_cut(&srq->rq, refused_recvs(wr, *bad));
+		n = refused_recvs(wr, *bad);
+		queue_cut(&srq->rq, n);
+		if (srq->cq)
+			srq->cq->pending -= n;
 		book_unlock();
 	}
 	return err;

@@ -208,9 +208,36 @@ static void set_name(struct qp_name *name, struct ibv_qp *ibqp)
 	snprintf(name->device, sizeof(name->device), "%s", device ? device : "");
 }
 
-static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr *attr, bool ex)
+/* What is posted to an SRQ may all come to the CQ of its QPs, if they have the same. */
+static void join_srq(struct qp *qp, struct srq *srq)
+{
+	qp->srq = srq;
+	book_use(&qp->o, &srq->o);
+	if (!srq->qps++) {
+		srq->cq = qp->recv_cq;
+		if (!srq->cq)
+			return;
+		srq->cq->pending += srq->rq.n;
+		if (srq->rq.n && srq->cq->pending > srq->cq->room)
+			post_tell_srq(srq, &srq->rq.last->site);
+	} else if (srq->cq && srq->cq != qp->recv_cq) {
+		srq->cq->pending -= srq->rq.n;
+		srq->cq = NULL;
+	}
+}
+
+static void leave_srq(struct srq *srq)
+{
+	if (--srq->qps || !srq->cq)
+		return;
+	srq->cq->pending -= srq->rq.n;
+	srq->cq = NULL;
+}
+
+static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr *attr)
 {
 	struct site site;
+	struct srq *srq;
 	struct qp *qp;
 
 	if (!ibqp)
@@ -226,12 +253,12 @@ static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr 
 			qp->recv_cq = qp->send_cq;
 		else
 			use_cq(qp, &qp->recv_cq, ibqp->recv_cq);
-		qp->srq = ibqp->srq ? book_find(KIND_SRQ, ibqp->srq) : NULL;
-		book_use(&qp->o, qp->srq ? &qp->srq->o : NULL);
+		srq = ibqp->srq ? book_find(KIND_SRQ, ibqp->srq) : NULL;
+		if (srq)
+			join_srq(qp, srq);
 		qp->cap = attr->cap;
 		qp->type = ibqp->qp_type;
 		qp->sig_all = attr->sq_sig_all;
-		qp->ex = ex;
 		qp->pd = ibqp->pd;
 		qp->context = ibqp->context;
 		set_name(&qp->name, ibqp);
@@ -266,7 +293,7 @@ static void check_inline(uint32_t asked)
 CHECK_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	uint32_t asked = attr->cap.max_inline_data; /* what it has is written there */
-	struct ibv_qp *qp = add_qp(next()->ibv_create_qp(pd, attr), attr, false);
+	struct ibv_qp *qp = add_qp(next()->ibv_create_qp(pd, attr), attr);
 
 	if (qp)
 		check_inline(asked);
@@ -275,14 +302,14 @@ CHECK_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
 
 struct ibv_qp *check_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr)
 {
-	bool ex = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && attr->send_ops_flags;
-
 	uint32_t asked = attr->cap.max_inline_data;
 	struct ibv_qp *qp = add_qp(context_next.v.create_qp_ex(c, attr),
-				   (struct ibv_qp_init_attr *)attr, ex);
+				   (struct ibv_qp_init_attr *)attr);
 
-	if (qp)
-		check_inline(asked);
+	if (!qp)
+		return NULL;
+	wr_follow(qp);
+	check_inline(asked);
 	return qp;
 }
 
@@ -297,6 +324,26 @@ static void empty(struct qp *qp)
 	queue_empty(&qp->rq);
 }
 
+/* Tells of a transition that is there, and that some cards refuse. */
+static void check_transition(const struct ibv_qp *ibqp, enum ibv_qp_state state)
+{
+	struct report r;
+	struct site site;
+	struct qp *qp;
+
+	if (state != IBV_QPS_SQD)
+		return;
+	site_take(&site);
+	book_lock();
+	qp = book_find(KIND_QP, ibqp);
+	if (qp && report_begin(&r, "draining", &site)) {
+		report_site(&r, "here", &site);
+		report_object(&r, "qp", &qp->o);
+		report_send(&r);
+	}
+	book_unlock();
+}
+
 CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 {
 	int err = next()->ibv_modify_qp(ibqp, attr, mask);
@@ -304,6 +351,7 @@ CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, in
 
 	if (err || !(mask & IBV_QP_STATE))
 		return err;
+	check_transition(ibqp, attr->qp_state);
 	book_lock();
 	qp = book_find(KIND_QP, ibqp);
 	if (qp && attr->qp_state == IBV_QPS_RESET) {
@@ -320,7 +368,7 @@ void qp_last_words(struct qp *qp)
 {
 	struct report r;
 
-	if (qp->ex || !qp->asked || qp->polled || !qp->sq.head ||
+	if (!qp->asked || qp->polled || !qp->sq.head ||
 	    !report_begin(&r, "never-polled", &qp->sq.head->site))
 		return;
 	report_number(&r, "requests", qp->asked);
@@ -372,6 +420,8 @@ CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	book_lock();
 	if (qp && !err) {
 		empty(qp);
+		if (qp->srq)
+			leave_srq(qp->srq);
 		book_remove(&qp->o);
 	}
 	book_unlock();

@@ -82,6 +82,16 @@ void queue_empty(struct queue *q)
 	queue_cut(q, q->n);
 }
 
+void queue_sum_last(struct queue *q, uint32_t n)
+{
+	struct post *p = q->head;
+	uint32_t i;
+
+	for (i = 0; p; p = p->next, i++)
+		if (i + n >= q->n && p->summed)
+			p->sum = queue_sum(p);
+}
+
 static uint64_t mix(uint64_t h, const char *p, size_t n)
 {
 	uint64_t w;

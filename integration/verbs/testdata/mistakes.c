@@ -397,10 +397,85 @@ static void long_inline(bool right)
 	CHECK_EQ(ibv_close_device(c), 0);
 }
 
+/* With --pedantic. */
+static void draining(bool right)
+{
+	struct ibv_qp_attr attr = { .qp_state = right ? IBV_QPS_ERR : IBV_QPS_SQD };
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK_EQ(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE), 0); /* HERE draining */
+	vt_free(&p);
+}
+
+/* Requests by ibv_wr_*: the buffer is the device's from ibv_wr_complete on. */
+static void wr_changed(bool right)
+{
+	struct ibv_qp_ex *qp;
+
+	open_pair((struct vt_opts){ .ex = true, .send_ops = IBV_QP_EX_WITH_SEND });
+	qp = p.a.qpx;
+	vt_fill(p.a.buf, 4096, 1);
+	vt_recv(&p.b, 2, 0, 4096);
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp); /* HERE changed */
+	ibv_wr_set_sge(qp, p.a.mr->lkey, (uintptr_t)p.a.buf, 4096);
+	p.a.buf[0]++; /* which is right: nothing is posted yet */
+	CHECK_EQ(ibv_wr_complete(qp), 0);
+	if (right)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	p.a.buf[4000]++;
+	if (!right)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_close(&p);
+}
+
+/* The same, of which some are taken back, and one goes beyond its region. */
+static void wr_outside(bool right)
+{
+	struct ibv_qp_ex *qp;
+
+	open_pair((struct vt_opts){ .ex = true, .send_ops = IBV_QP_EX_WITH_SEND });
+	qp = p.a.qpx;
+	vt_recv(&p.b, 2, 0, 4096);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, p.a.mr->lkey, (uintptr_t)p.a.buf, 64);
+	ibv_wr_abort(qp);
+	qp->wr_id = 1;
+	ibv_wr_start(qp);
+	ibv_wr_send(qp); /* HERE outside */
+	ibv_wr_set_sge(qp, p.a.mr->lkey, (uintptr_t)p.a.buf + p.a.len - 64, right ? 64 : 65);
+	CHECK_EQ(ibv_wr_complete(qp), 0);
+	CHECK((vt_poll(p.a.scq).status == IBV_WC_SUCCESS) == right);
+	vt_free(&p);
+}
+
+/* All receives of an SRQ may complete to the one completion queue that its queue pairs have. */
+static void small_srq_cq(bool right)
+{
+	int i;
+
+	open_pair((struct vt_opts){ .srq = true, .cqe = 5 });
+	for (i = 0; i < (right ? 5 : 6); i++)
+		vt_recv(&p.b, i, 0, 64); /* HERE small-cq */
+	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 64, p.a.mr->lkey), 0);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 0, IBV_WC_SUCCESS, IBV_WC_RECV);
+	if (right)
+		vt_recv(&p.b, 5, 0, 64);
+	vt_close(&p);
+}
+
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
-	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline)
+	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline) \
+	f(draining) f(wr_changed) f(wr_outside) f(small_srq_cq)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
 MISTAKES(RUN)

@@ -222,7 +222,8 @@ void vt_qp(struct vt_side *s, const struct vt_opts *o)
 
 void vt_open(struct vt_pair *p, const struct vt_opts *o)
 {
-	struct rdma_conn_param param = { .responder_resources = OR(o->ird, 16), .initiator_depth = OR(o->ord, 16) };
+	struct rdma_conn_param param = { .responder_resources = OR(o->ird, 16), .initiator_depth = OR(o->ord, 16),
+					 .retry_count = o->retries, .rnr_retry_count = o->retries };
 	struct rdma_cm_event *ev;
 
 	memset(p, 0, sizeof(*p));

@@ -84,6 +84,7 @@ struct vt_opts {
 	size_t len;			 /* of each side's memory; 0: 64 KiB */
 	int access;			 /* of its region; 0: all that is not atomic or a window's */
 	int ird, ord;			 /* 0: 16 */
+	int retries;			 /* of RoCE, after a timeout and after RNR */
 	bool channel;			 /* the CQs have a completion channel */
 	bool one_cq;			 /* for sends and receives */
 	bool srq;			 /* b's receives come from an SRQ */

@@ -152,6 +152,11 @@ var words = map[string]wording{
 			"InfiniBand and RoCE have room for %d.", f.Texts["call"],
 			f.Numbers["length"], f.Numbers["room"])
 	}},
+	"draining": {Note, "a state that other cards refuse", func(f *Finding) string {
+		return fmt.Sprintf("ibv_modify_qp has taken %s to IBV_QPS_SQD. That is in the specification, "+
+			"and there here; NVIDIA's mlx5 refuses it with EINVAL. Draining is over, too, when a "+
+			"signaled request that is the last one has completed.", describe(f.object("qp")))
+	}},
 	"long-inline": {Note, "more inline than other cards have room for", func(f *Finding) string {
 		return fmt.Sprintf("A queue pair is asked for with %d octets inline (max_inline_data). That is "+
 			"there here; some cards have room for %d, and refuse to make it. Ask for less, or for "+
