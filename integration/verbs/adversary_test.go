@@ -2,9 +2,63 @@ package verbs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// What the adversary does to the memory of a program it does to a heap that is lent, too.
+func TestAdversaryLentHeap(t *testing.T) {
+	adverse(t, "lastbyte", "wrong", "right", "--lend-heap")
+}
+
+// Completions of two queue pairs come in any order, and events when what they tell of has been
+// polled: who counts on the one or the other fails, who does not survives each seed.
+func TestAdversaryCompletions(t *testing.T) {
+	adverse(t, "adverse", "order_wrong", "order_right")
+}
+
+func TestAdversaryEvents(t *testing.T) {
+	adverse(t, "adverse", "events_wrong", "events_right")
+}
+
+// adverse runs two cases of a program on devices with adversaries, of which one has to be torn by
+// some seed, and the other one by none; and the wrong one on a device without, where all is well.
+func adverse(t *testing.T, name, wrong, right string, flags ...string) {
+	t.Helper()
+	const seeds = 4
+	args := []string{"--device", deviceA}
+	for seed := 1; seed <= seeds; seed++ {
+		args = append(args, "--device", fmt.Sprintf("adverse%d,addr=10.%d.0.2/24,adversary=%d", seed,
+			100+seed, seed))
+	}
+	d := up(t, nil, args...)
+	run := func(addr, test string) string {
+		t.Helper()
+		env := append(d.env(), "VT_SERVER="+addr, "VT_CLIENT="+addr)
+		p := d.begin(env, slices.Concat([]string{program, "exec"}, flags,
+			[]string{"--", cProgram(t, name), test})...)
+		p.succeed(cLimit, "^ok "+test+"$")
+		d.settle()
+		return p.Output()
+	}
+	torn := 0
+	for seed := 1; seed <= seeds; seed++ {
+		addr := fmt.Sprintf("10.%d.0.2", 100+seed)
+		if strings.Contains(run(addr, right), "torn") {
+			t.Errorf("seed %d: what is right is torn", seed)
+		}
+		if torn == 0 && strings.Contains(run(addr, wrong), "torn") {
+			torn++
+		}
+	}
+	if torn == 0 {
+		t.Errorf("%s survives %d seeds", wrong, seeds)
+	}
+	if strings.Contains(run(addrsA[0], wrong), "torn") {
+		t.Errorf("%s fails on a device without an adversary", wrong)
+	}
+}
 
 // A device that places octets in any order finds out who polls the last one of a Write; a program
 // that waits for a completion survives each seed.

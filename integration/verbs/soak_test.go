@@ -64,7 +64,8 @@ func roundOf(seed uint64, n int) soakRound {
 	out := soakRound{dev: soakDevices[r.IntN(len(soakDevices))], net: soakNets[r.IntN(len(soakNets))],
 		fault: soakFaults[r.IntN(len(soakFaults))], check: r.IntN(2) == 0, program: r.Uint64(),
 		rounds: 10 + r.IntN(60)}
-	out.fault = strings.NewReplacer("DEV", out.dev+"0", "NTH", fmt.Sprint(r.IntN(40))).Replace(out.fault)
+	out.fault = strings.NewReplacer("DEV", out.dev+"0", "NTH",
+		fmt.Sprint(r.IntN(40))).Replace(out.fault)
 	if r.IntN(6) == 0 {
 		out.kill = time.Duration(1+r.IntN(400)) * time.Millisecond
 	}
@@ -231,14 +232,16 @@ func (d *daemon) use(t *testing.T) (u soakUse) {
 	return u
 }
 
-// wantUse wants the daemon to use as much as it did; memory that the runtime keeps may be some more.
+// wantUse wants the daemon to use as much as it did; memory that the runtime keeps may be some
+// more.
 func (d *daemon) wantUse(t *testing.T, was soakUse) {
 	t.Helper()
 	const more = 64 << 10 // KiB
 	var now soakUse
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) { // before it looks again
 		now = d.use(t)
-		if now.FDs <= was.FDs+4 && now.Goroutines <= was.Goroutines+8 && now.Resident < was.Resident+more {
+		if now.FDs <= was.FDs+4 && now.Goroutines <= was.Goroutines+8 &&
+			now.Resident < was.Resident+more {
 			t.Logf("the daemon uses %+v, was %+v", now, was)
 			return
 		}

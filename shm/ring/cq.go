@@ -103,6 +103,26 @@ func (c *CQProducer) Size() int {
 func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.putLocked(e); err != nil {
+		return err
+	}
+	a := c.arm.Load()
+	if a&abi.ArmNext == 0 && (a&abi.ArmSolicited == 0 || !solicited && e.Status == 0) {
+		return nil
+	}
+	c.raiseLocked()
+	return nil
+}
+
+// Put is Push without the event, which is Notify's.
+func (c *CQProducer) Put(e *abi.CQE) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.putLocked(e)
+}
+
+// +checklocks:c.mu
+func (c *CQProducer) putLocked(e *abi.CQE) error {
 	if c.closed {
 		return ErrCQClosed
 	}
@@ -129,11 +149,6 @@ func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	c.prod++
 	// release, and a full fence before the load of arm: see Waking in the package comment
 	c.prodWord.Swap(c.prod)
-	a := c.arm.Load()
-	if a&abi.ArmNext == 0 && (a&abi.ArmSolicited == 0 || !solicited && e.Status == 0) {
-		return nil
-	}
-	c.raiseLocked()
 	return nil
 }
 

@@ -24,6 +24,7 @@ const (
 type Device struct {
 	seed    uint64
 	regions atomic.Uint64
+	queues  atomic.Uint64
 	sleep   func(time.Duration)
 }
 

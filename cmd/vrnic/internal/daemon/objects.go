@@ -3,6 +3,7 @@ package daemon
 import (
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
@@ -46,12 +47,15 @@ func (c *contextHandler) CreateCQ(ring *ring.CQProducer, asked uint32) (server.C
 	if err != nil {
 		return nil, errno(err)
 	}
-	sink := &cqSink{ring: ring}
-	cq, err := ctx.NewCQ(vnic.CQOptions{Depth: ring.Size(), Sink: sink})
-	if err != nil {
+	h := &cqHandler{sd: c.sd, sink: &cqSink{ring: ring}}
+	o := vnic.CQOptions{Depth: ring.Size(), Sink: h.sink}
+	if a := c.sd.dev.adversary; a != nil {
+		h.late = a.Completions()
+		o.Sink = &lateSink{h.sink, h.late}
+	}
+	if h.cq, err = ctx.NewCQ(o); err != nil {
 		return nil, errno(err)
 	}
-	h := &cqHandler{sd: c.sd, cq: cq, sink: sink}
 	c.sd.watch(h.source(), asyncQueue{c.events, ring.Handle(), nil})
 	return h, nil
 }
@@ -66,6 +70,7 @@ type cqHandler struct {
 	sd   *sessionDevice
 	cq   *vnic.CQ
 	sink *cqSink
+	late *adversary.Completions // or nil
 }
 
 func (h *cqHandler) source() asyncSource { return asyncSource{abi.ObjCQ, h.cq.Handle()} }
@@ -74,6 +79,7 @@ func (h *cqHandler) Resize(size int) error {
 	if err := h.sd.dev.card().CheckCQ(uint32(size/2 + 1)); err != nil { // the least it was asked for
 		return err
 	}
+	h.flush()
 	return errno(h.cq.Resize(size))
 }
 
@@ -81,6 +87,7 @@ func (h *cqHandler) Close() error {
 	if err := h.cq.Close(); err != nil {
 		return errno(err)
 	}
+	h.flush()
 	h.sd.unwatch(h.source())
 	return nil
 }
@@ -113,6 +120,9 @@ func (h *pdHandler) RegMR(
 			return nil, syscall.EINVAL
 		}
 		region.Bytes, region.Release = mem.Bytes(), mem.Release
+		if a := h.c.sd.dev.adversary; a != nil {
+			region.Mem, region.Bytes = a.Memory(lentMemory(region.Bytes)), nil
+		}
 	case abi.ModeApp:
 		region.Mem = h.c.sd.dev.memory(appMemory{mem})
 	default:
@@ -138,6 +148,12 @@ func (d *device) memory(m appMemory) vnic.Memory {
 	}
 	return m
 }
+
+// A lentMemory is memory that both have, as if it were the program's own.
+type lentMemory []byte
+
+func (l lentMemory) ReadAt(p []byte, off int64) (int, error)  { return copy(p, l[off:]), nil }
+func (l lentMemory) WriteAt(p []byte, off int64) (int, error) { return copy(l[off:], p), nil }
 
 // An appMemory is a program's own memory as the RNIC reaches it. Calls can hang.
 type appMemory struct{ m *osmem.Memory }

@@ -162,7 +162,14 @@ func (h *qpHandler) Modify(req *abi.ModifyQPRequest) error {
 	if to == rdma.QPIdle && h.qp.State() == rdma.QPIdle {
 		return nil // RESET to INIT and back: one state here
 	}
+	defer h.flush()
 	return errno(h.qp.ModifyState(to))
+}
+
+// flush has no completion of the queue pair held.
+func (h *qpHandler) flush() {
+	h.sendCQ.flush()
+	h.recvCQ.flush()
 }
 
 func (h *qpHandler) Query(r *abi.QueryQPReply) {
@@ -184,6 +191,7 @@ func (h *qpHandler) Close() error {
 	if err := h.qp.Close(); err != nil {
 		return errno(err)
 	}
+	h.flush()
 	h.direct.Remove()
 	h.sd.drop(h.direct)
 	h.recvCQ.sink.slabs.set(h.qp.Num(), nil)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
@@ -147,6 +148,14 @@ type cqSink struct {
 var _ vnic.CountingSink = (*cqSink)(nil)
 
 func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
+	s.fill(wc, cookie, sqDone)
+	err := s.ring.Push(&s.cqe, solicited)
+	// what comes for a CQ that is gone is lost, not too much
+	return err == nil || errors.Is(err, ring.ErrCQClosed)
+}
+
+// fill makes a CQE of a completion.
+func (s *cqSink) fill(wc *rdma.WC, cookie, sqDone uint32) {
 	s.cqe = abi.CQE{
 		WRID:      wc.ID,
 		Status:    wcStatus(wc.Status),
@@ -170,9 +179,34 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	if slab := s.slabs.of(wc.QPN); slab != nil {
 		slab.complete(&s.cqe, wc)
 	}
-	err := s.ring.Push(&s.cqe, solicited)
-	// what comes for a CQ that is gone is lost, not too much
-	return err == nil || errors.Is(err, ring.ErrCQClosed)
 }
 
 func (s *cqSink) Unpolled() int { return int(s.ring.Pending()) }
+
+// A lateSink is the cqSink of a device that has an adversary.
+type lateSink struct {
+	*cqSink
+	late *adversary.Completions
+}
+
+var _ vnic.CountingSink = (*lateSink)(nil)
+
+// Push: what is held has room, which only this end takes, so that it cannot be too much later.
+func (s *lateSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
+	s.fill(wc, cookie, sqDone)
+	cqe := s.cqe
+	return s.late.Push(wc.QPN, s.ring.Size()-s.Unpolled() > 1, func() bool {
+		err := s.ring.Put(&cqe)
+		s.late.Event(func() { s.ring.Notify(solicited || cqe.Status != 0) })
+		return err == nil || errors.Is(err, ring.ErrCQClosed)
+	})
+}
+
+func (s *lateSink) Unpolled() int { return s.cqSink.Unpolled() + s.late.Held() }
+
+// flush has nothing held of a queue or queue pair that changes or ends.
+func (h *cqHandler) flush() {
+	if h.late != nil {
+		h.late.Flush()
+	}
+}

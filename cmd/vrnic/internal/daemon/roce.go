@@ -62,6 +62,7 @@ func (h *qpHandler) modifyRoCE(req *abi.ModifyQPRequest) error {
 	if err != nil {
 		return err
 	}
+	defer h.flush()
 	if err := h.qp.Modify(&attr, rdma.QPAttrMask(req.Mask)); err != nil {
 		return errno(err)
 	}

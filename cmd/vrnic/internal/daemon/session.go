@@ -282,7 +282,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sd.s.lends {
+	if sd.s.lends || sd.dev.adversary != nil { // whose memory is never directly addressable
 		if err := ctx.AllowBlocking(); err != nil {
 			return nil, errors.Join(err, ctx.Close())
 		}
