@@ -62,7 +62,7 @@ func (d *Daemon) Reconfigure(ctx context.Context, force bool, lent *Lent,
 	}
 	c, err := d.plan(next, lent)
 	if err == nil && !force {
-		err = d.harm(c)
+		err = d.claim(c)
 	}
 	if err != nil {
 		return err
@@ -232,7 +232,23 @@ func (d *Daemon) able(c *change, lent *Lent) error {
 	return nil
 }
 
-// harm says which connections c would end.
+// claim takes the devices that c deletes from those who would begin to use them, or says which
+// connections c would end, and nobody has noticed.
+func (d *Daemon) claim(c *change) error {
+	for _, dev := range c.delDevices {
+		dev.taking.Lock()
+		defer dev.taking.Unlock()
+	}
+	if err := d.harm(c); err != nil {
+		return err
+	}
+	for _, dev := range c.delDevices {
+		dev.gone.Store(true)
+	}
+	return nil
+}
+
+// harm says which connections c would end. Nobody begins to use its devices meanwhile.
 func (d *Daemon) harm(c *change) error {
 	for _, dev := range c.delDevices {
 		var who []string
@@ -318,6 +334,9 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 	wayOut := false    // one is added that does not tell when there is somebody to ask
 	fail := func(err error) error {
 		err = errors.Join(err, back.close())
+		for _, dev := range c.delDevices {
+			dev.gone.Store(!slices.Contains(d.deviceList(), dev)) // what was not deleted is there again
+		}
 		d.keepWhatIs()
 		return err
 	}

@@ -209,6 +209,73 @@ func TestDeviceSet(t *testing.T) {
 	daemontest.Connect(t, y, x, daemontest.Addr(t, x.Dev, false, 0))
 }
 
+// A device is taken either by who opens it or by a change that is not forced, and never by both: who
+// has opened it keeps it.
+func TestDeviceTakenOnce(t *testing.T) {
+	d := daemontest.Start(t)
+	admin := d.Dial()
+	var stop atomic.Bool
+	var changed int
+	var wg sync.WaitGroup
+	end := func() { stop.Store(true); wg.Wait() }
+	defer end()
+	wg.Go(func() {
+		for i := 0; !stop.Load(); i++ {
+			err := admin.Change(changeTime(t), shm.Change{Verb: shm.Set, Key: "device",
+				Value: fmt.Sprintf("vrnic1,mtu=%d", 2000+i%2)})
+			if err == nil {
+				changed++
+			} else if !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("dev set: %v", err)
+				return
+			}
+		}
+	})
+	opened := 0
+	for opened < 30 {
+		c, err := shm.Dial(d.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if !slices.Contains(c.Devices(), "vrnic1") { // it is being made anew
+			c.Close()
+			continue
+		}
+		dev, err := c.Open("vrnic1")
+		if err == nil {
+			opened++
+			if pd, err := dev.AllocPD(); err != nil {
+				t.Fatalf("device %d that was opened: %v", opened, err)
+			} else if err := pd.Close(); err != nil {
+				t.Fatal(err)
+			}
+		} else if !errors.Is(err, rdma.ErrDeviceGone) && !errors.Is(err, syscall.ENODEV) {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	if end(); changed == 0 {
+		t.Error("the device was never changed")
+	}
+}
+
+// A change that fails before it deletes a device leaves that for whoever wants it.
+func TestDeviceOfFailedChange(t *testing.T) {
+	d := daemontest.Start(t)
+	other, err := daemon.ParseDevice("vrnic9,host=203.0.113.99") // nobody's
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Reconfigure(changeTime(t), false, nil, func(c *daemon.Config) error {
+		c.Devices = []daemon.DeviceSpec{c.Devices[0], other}
+		return nil
+	}); err == nil || !strings.Contains(err.Error(), "203.0.113.99") {
+		t.Fatal(err)
+	}
+	daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 64)
+}
+
 // A change is made to its end when who asked for it goes away in the midst of it: here by losing
 // the device that it changes.
 func TestChangeOutlivesItsAsker(t *testing.T) {

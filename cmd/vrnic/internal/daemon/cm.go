@@ -77,6 +77,8 @@ func (h *idHandler) single() (deviceID, error) {
 
 // newOn makes an id on a device.
 func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
+	sd.dev.taking.RLock()
+	defer sd.dev.taking.RUnlock()
 	ctx, err := sd.context()
 	if err != nil {
 		return deviceID{}, err

@@ -83,8 +83,10 @@ type device struct {
 	beside    *vnic.Device
 	over      bool              // of an IP interface: it comes and goes with that
 	adversary *adversary.Device // nil: octets are placed in their order
-	// gone is set before the device is taken away: nobody begins to use it then.
+	// gone is set before the device is taken away: nobody begins to use it then. Who begins holds
+	// taking to read, so that who asks for the users and sets gone, with it to write, has all of them.
 	gone   atomic.Bool
+	taking sync.RWMutex
 	direct direct.Directory
 	// quiet: programs are told of no events: see Daemon.hush.
 	quiet atomic.Bool
@@ -318,7 +320,9 @@ func (d *Daemon) closeDevices() error {
 
 // unlist takes dev from the table, so that no session finds it from now on.
 func (d *Daemon) unlist(dev *device) {
+	dev.taking.Lock()
 	dev.gone.Store(true)
+	dev.taking.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.devices = slices.DeleteFunc(slices.Clone(d.devices), func(o *device) bool { return o == dev })

@@ -113,14 +113,15 @@ func (s *session) OpenContext(
 	if err != nil {
 		return nil, err
 	}
+	sd.dev.taking.RLock()
+	defer sd.dev.taking.RUnlock()
+	if sd.dev.gone.Load() {
+		return nil, syscall.ENODEV
+	}
 	if _, err := sd.context(); err != nil {
 		return nil, errno(err)
 	}
 	sd.openEvents(events)
-	if sd.dev.gone.Load() { // meanwhile
-		sd.closeEvents(events)
-		return nil, syscall.ENODEV
-	}
 	return &contextHandler{sd: sd, events: events}, nil
 }
 
@@ -258,11 +259,11 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 	if sd.over {
 		return nil, fmt.Errorf("session is over: %w", rdma.ErrClosed)
 	}
-	if sd.ctx != nil {
-		return sd.ctx, nil
-	}
 	if sd.dev.gone.Load() {
 		return nil, fmt.Errorf("device %s: %w", sd.dev.spec.Name, rdma.ErrDeviceGone)
+	}
+	if sd.ctx != nil {
+		return sd.ctx, nil
 	}
 	ctx, err := sd.dev.vnic.Open(vnic.ContextConfig{
 		Limits: sd.dev.card().Bound(clientLimits(sd.s.shm.Limits())),
