@@ -58,7 +58,8 @@ func TestPlainSockets(t *testing.T) {
 		t.Run(make.name, func(t *testing.T) {
 			top := make.make(t)
 			top.server.dev = ""
-			for _, c := range []string{"names", "gone", "families", "crowd", "waiting", "ends", "shut",
+			for _, c := range []string{"names", "gone", "families", "refused",
+				"interrupted", "crowd", "waiting", "ends", "shut",
 				"much", "inherited", "anywhere", "stranger", "killed"} {
 				t.Run(c, func(t *testing.T) {
 					top.server.in(t).startRSocketsWith(top.cEnv(), cProgram(t, "plain"), c).succeed(cLimit,
@@ -76,8 +77,10 @@ func TestPlainSocketsOfRoot(t *testing.T) {
 	need(t)
 	needtest.Root(t)
 	top := oneDevice(t)
-	top.server.startRSocketsWith(top.cEnv(), cProgram(t, "plain"), "rights").succeed(cLimit,
-		"^ok rights$", "^all done$")
+	for _, c := range []string{"rights", "users"} {
+		top.server.startRSocketsWith(top.cEnv(), cProgram(t, "plain"), c).succeed(cLimit,
+			"^ok "+c+"$", "^all done$")
+	}
 	top.server.settle()
 	top.server.wantNoRSocketD()
 }

@@ -1,6 +1,7 @@
 /* How sockets come about: which of them are over RDMA is decided here. */
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -99,18 +100,37 @@ static int outcome(int fd)
 	return p.revents & (POLLHUP | POLLERR) ? ECONNRESET : EISCONN;
 }
 
+/*
+ * Whether a call goes on behind the handler of a signal, which one is not told: so it does if all
+ * handlers that there are have SA_RESTART.
+ */
+static bool goes_on(void)
+{
+	struct sigaction a;
+	int sig;
+
+	for (sig = 1; sig < NSIG; sig++)
+		if (!sigaction(sig, NULL, &a) && a.sa_handler != SIG_DFL && a.sa_handler != SIG_IGN &&
+		    !(a.sa_flags & SA_RESTART))
+			return false;
+	return true;
+}
+
 /* For as long as SO_SNDTIMEO says; 0, or errno */
 static int await(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
 	struct timeval t = { 0 };
 	socklen_t len = sizeof(t);
-	int r, err;
+	int r, err, ms;
 
 	if (fcntl(fd, F_GETFL) & O_NONBLOCK)
 		return EINPROGRESS;
 	rs_next()->getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, &len);
-	r = poll(&p, 1, t.tv_sec || t.tv_usec ? (int)(t.tv_sec * 1000 + t.tv_usec / 1000) : -1);
+	ms = t.tv_sec || t.tv_usec ? (int)(t.tv_sec * 1000 + t.tv_usec / 1000) : -1;
+	do
+		r = poll(&p, 1, ms);
+	while (r < 0 && errno == EINTR && ms < 0 && goes_on());
 	if (r < 0)
 		return errno;
 	if (!r)
@@ -150,6 +170,72 @@ static int refuse(const struct rs_name *n, const struct sockaddr *addr, socklen_
 	return n->family == addr->sa_family ? 0 : EAFNOSUPPORT;
 }
 
+/*
+ * A connection that has not come about leaves a socket that can be connected again, as the kernel's
+ * does: was, or if that is -1 a new one, without the options that the program had set.
+ */
+static void renew(int fd, int family, int was)
+{
+	int status = fcntl(fd, F_GETFL);
+
+	if (was < 0)
+		was = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (was >= 0)
+		rs_swap(fd, was, status);
+}
+
+static bool failed(int err)
+{
+	return err && err != EINPROGRESS && err != EINTR && err != EALREADY && err != EISCONN;
+}
+
+/* Of a socket that is the kernel's. */
+static int connect_new(int fd, struct rs_ask *q)
+{
+	int was = fcntl(fd, F_GETFL) & O_NONBLOCK ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	int err = replace(fd, q, true) ? errno : 0;
+
+	if (!err) {
+		err = await(fd);
+		if (failed(err)) {
+			renew(fd, q->family, was);
+			was = -1;
+		}
+	}
+	if (was >= 0)
+		close(was);
+	return err;
+}
+
+/* Of one that is bound over RDMA, and stays so. */
+static int connect_bound(int fd, const struct rs_name *n, const struct sockaddr *addr,
+			 socklen_t len)
+{
+	struct rs_ask q = { .op = RS_OP_CONNECT, .id = n->id, .family = n->family, .local = n->local,
+			    .remote = rs_end_of(addr, len) };
+	struct rs_ask again = { .op = RS_OP_BIND, .family = n->family, .local = n->local };
+	int err = refuse(n, addr, len);
+
+	if (err || replace(fd, &q, false))
+		return err ? err : errno;
+	err = await(fd);
+	if (failed(err)) {
+		renew(fd, n->family, -1);
+		(void)replace(fd, &again, true); /* or it is bound when it is connected */
+	}
+	return err;
+}
+
+/* Of one that was connected before. */
+static int connect_again(int fd, const struct rs_name *n)
+{
+	int err = n->kind == RS_KIND_LISTENS ? EISCONN : outcome(fd);
+
+	if (failed(err))
+		renew(fd, n->family, -1); /* it is told now: the next attempt is another */
+	return err;
+}
+
 EXPORT int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct rs_ask q = { .op = RS_OP_CONNECT };
@@ -157,23 +243,12 @@ EXPORT int connect(int fd, const struct sockaddr *addr, socklen_t len)
 	int err;
 
 	if (addr && (addr->sa_family == AF_INET || addr->sa_family == AF_INET6) &&
-	    rs_is_ours(fd, &n)) {
-		if (n.kind == RS_KIND_BOUND) {
-			q.id = n.id;
-			q.family = n.family;
-			q.local = n.local;
-			q.remote = rs_end_of(addr, len);
-			err = refuse(&n, addr, len);
-			if (!err)
-				err = replace(fd, &q, false) ? errno : await(fd);
-		} else {
-			err = n.kind == RS_KIND_LISTENS ? EISCONN : outcome(fd);
-		}
-	} else if (is_rdma(fd, addr, len, &q)) {
-		err = replace(fd, &q, true) ? errno : await(fd);
-	} else {
+	    rs_is_ours(fd, &n))
+		err = n.kind == RS_KIND_BOUND ? connect_bound(fd, &n, addr, len) : connect_again(fd, &n);
+	else if (is_rdma(fd, addr, len, &q))
+		err = connect_new(fd, &q);
+	else
 		return rs_next()->connect(fd, addr, len);
-	}
 	if (!err)
 		return 0;
 	errno = err;

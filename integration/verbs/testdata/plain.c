@@ -144,7 +144,6 @@ static void names(void)
 	CHECK_EQ(close(a), 0);
 }
 
-/* Registered before it is connected, as a proxy does. */
 /* The peer of a connection that is over has a name for who accepts it. */
 static void gone(void)
 {
@@ -163,6 +162,81 @@ static void gone(void)
 	CHECK_EQ(len, sizeof(seen));
 	CHECK(!memcmp(&own, &seen, sizeof(own)));
 	CHECK_EQ(close(a), 0);
+	CHECK_EQ(close(l), 0);
+}
+
+/* Who was refused connects again, on the same descriptor, when there is somebody. */
+static void refused(void)
+{
+	struct sockaddr_in at = addr(getenv("VT_SERVER"), 0), own = at;
+	socklen_t len = sizeof(at);
+	int l = listener(getenv("VT_SERVER"), &at), s[3], i, a, yes = 1;
+	char c;
+
+	CHECK_EQ(close(l), 0);
+	for (i = 0; i < 3; i++) {
+		s[i] = socket(AF_INET, SOCK_STREAM | (i == 2 ? SOCK_NONBLOCK : 0), 0);
+		CHECK_EQ(setsockopt(s[i], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)), 0);
+		if (i == 1)
+			CHECK_EQ(bind(s[i], (struct sockaddr *)&own, sizeof(own)), 0);
+		if (i < 2)
+			CHECK_ERRNO(connect(s[i], (struct sockaddr *)&at, sizeof(at)), ECONNREFUSED);
+		else {
+			CHECK_ERRNO(connect(s[i], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+			wait_for(s[i], POLLOUT);
+			CHECK_ERRNO(connect(s[i], (struct sockaddr *)&at, sizeof(at)), ECONNREFUSED);
+		}
+		CHECK_EQ(option(s[i], SOL_SOCKET, SO_ERROR), 0);
+	}
+	CHECK_EQ(option(s[0], IPPROTO_TCP, TCP_NODELAY), 1);
+	CHECK(over_rdma(s[1]));
+	l = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK_EQ(bind(l, (struct sockaddr *)&at, sizeof(at)), 0);
+	CHECK_EQ(listen(l, 8), 0);
+	for (i = 0; i < 3; i++) {
+		if (i < 2)
+			CHECK_EQ(connect(s[i], (struct sockaddr *)&at, sizeof(at)), 0);
+		else
+			CHECK_ERRNO(connect(s[i], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+		CHECK(over_rdma(s[i]));
+		CHECK((a = accept(l, (struct sockaddr *)&own, &len)) >= 0);
+		CHECK_EQ(write(a, "x", 1), 1);
+		wait_for(s[i], POLLIN);
+		CHECK_EQ(read(s[i], &c, 1), 1);
+		CHECK_EQ(close(a), 0);
+		CHECK_EQ(close(s[i]), 0);
+	}
+	CHECK_EQ(close(l), 0);
+}
+
+static void nothing(int sig) { (void)sig; }
+
+static void *interrupts(void *whom)
+{
+	for (int i = 0; i < 20; i++) {
+		usleep(2000);
+		CHECK_EQ(pthread_kill(*(pthread_t *)whom, SIGUSR1), 0);
+	}
+	return NULL;
+}
+
+/* A call that is interrupted goes on if the handler has SA_RESTART, as the kernel's do. */
+static void interrupted(void)
+{
+	struct sigaction h = { .sa_handler = nothing, .sa_flags = SA_RESTART };
+	struct sockaddr_in at;
+	pthread_t self = pthread_self(), other;
+	int l = listener(getenv("VT_SERVER"), &at), n = 0, s[512];
+
+	CHECK_EQ(sigaction(SIGUSR1, &h, NULL), 0);
+	CHECK_EQ(pthread_create(&other, NULL, interrupts, &self), 0);
+	while (pthread_tryjoin_np(other, NULL)) {
+		CHECK(n < 512);
+		s[n++] = dial(&at);
+		CHECK((s[n++] = accept(l, NULL, NULL)) >= 0);
+	}
+	while (n)
+		CHECK_EQ(close(s[--n]), 0);
 	CHECK_EQ(close(l), 0);
 }
 
@@ -256,6 +330,7 @@ static void crowd(void)
 	CHECK_EQ(close(l), 0);
 }
 
+/* Registered before it is connected, as a proxy does. */
 static void waiting(void)
 {
 	struct sockaddr_in at;
@@ -528,6 +603,33 @@ static void rights(void)
 	CHECK_EQ(close(l), 0);
 }
 
+/* A worker that is another user uses the sockets of the process that root's part has started. */
+static void users(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), a, status;
+	pid_t pid = fork();
+	char c;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		CHECK_EQ(setgid(65534), 0);
+		CHECK_EQ(setuid(65534), 0);
+		a = dial(&at);
+		CHECK(over_rdma(a));
+		CHECK_EQ(write(a, "x", 1), 1);
+		CHECK_EQ(read(a, &c, 1), 1);
+		_exit(c != 'y');
+	}
+	CHECK((a = accept(l, NULL, NULL)) >= 0);
+	CHECK_EQ(read(a, &c, 1), 1);
+	CHECK_EQ(write(a, "y", 1), 1);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(close(a), 0);
+	CHECK_EQ(close(l), 0);
+}
+
 /* Without the process that has the sockets they are over; new ones get another. */
 static void killed(void)
 {
@@ -559,6 +661,9 @@ int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "names", names }, { "gone", gone },
 						{ "families", families },
+						{ "refused", refused },
+						{ "interrupted", interrupted },
+						{ "users", users },
 						{ "crowd", crowd },
 						{ "waiting", waiting },
 						{ "ends", ends }, { "shut", shut },
