@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/shm"
 )
 
 // cPrograms are the programs of testdata, compiled when the first test wants them.
@@ -82,4 +84,42 @@ func inOneDaemon(t *testing.T, f func(t *testing.T, top *topology)) {
 			f(t, make.make(t))
 		})
 	}
+}
+
+// Devices that come and go are seen by a program that runs, also by one that asks for addresses
+// alone, and those that stay are not disturbed.
+func TestDevicesComeAndGo(t *testing.T) {
+	need(t)
+	const later = "vrnic2,addr=10.77.0.4/24"
+	top := twoDevices(t)
+	d := top.server.daemon
+	change := func(verb shm.ChangeVerb, value string) {
+		t.Helper()
+		if err := d.client.Change(t.Context(), shm.Change{Verb: verb, Key: "device",
+			Value: value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := &place{d, "", addrsA}
+	start := func(server, name string) *process {
+		t.Helper()
+		p := all.in(t).startEnv([]string{"VT_LATER=vrnic2", "VT_SERVER=" + server,
+			"VT_CLIENT=" + addrsA[0]}, cProgram(t, "hotplug"), name)
+		p.WaitOutput("waits for it to ", 1)
+		return p
+	}
+	for _, name := range []string{"comes", "by_address"} {
+		p := start("10.77.0.4", name)
+		change(shm.Add, later)
+		p.succeed(cLimit, "^ok "+name+"$")
+		top.settle() // its session ends behind it
+		change(shm.Del, "vrnic2")
+	}
+	change(shm.Add, later)
+	p := start(addrsB[0], "goes")
+	change(shm.Del, "vrnic2")
+	p.WaitOutput("waits for it to come again", 1)
+	change(shm.Add, later)
+	p.succeed(cLimit, "^ok goes$")
+	top.settle()
 }

@@ -107,8 +107,9 @@ struct vrnic_session {
 	pthread_mutex_t lend_lock;
 	bool mem_lent; /* SET_MEM was done; lend_lock */
 	bool said_who; /* IDENTIFY was done, or cannot be; lend_lock */
-	uint32_t ndevices;
-	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices, which stay the same */
+	pthread_mutex_t names_lock; /* of who adds to them */
+	_Atomic(uint32_t) ndevices;
+	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices: more come, and each stays the same */
 };
 
 /*
@@ -141,9 +142,14 @@ VRNIC_EXPORT void vrnic_complain(enum vrnic_cause cause, const char *fmt,
 /* What a program of InfiniBand's ways is told to run on. */
 #define VRNIC_ROCE_DEVICE "`vrnic up --device NAME,addr=CIDR,transport=roce`"
 
-/* How many devices the daemon has; and which of them VRNIC_DEVICE leaves to this process. */
+/*
+ * How many devices the daemon has had since the session began; and which of them VRNIC_DEVICE, if
+ * it is set, leaves to this process. vrnic_look asks for those that were added meanwhile.
+ */
 VRNIC_EXPORT uint32_t vrnic_num_devices(struct vrnic_session *s);
 VRNIC_EXPORT bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
+VRNIC_EXPORT bool vrnic_device_named(void);
+VRNIC_EXPORT void vrnic_look(struct vrnic_session *s);
 
 static inline bool vrnic_dead(struct vrnic_session *s)
 {

@@ -259,7 +259,7 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 	uint32_t n = rep->num_devices < MAX_DEVICES ? rep->num_devices : MAX_DEVICES;
 	int err;
 
-	s->names = calloc(n + 1, sizeof(*s->names));
+	s->names = calloc(MAX_DEVICES, sizeof(*s->names)); /* nobody who reads them sees them move */
 	if (!s->names)
 		return ENOMEM;
 	for (; req.device < n; req.device++) {
@@ -274,8 +274,28 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 		}
 		memcpy(s->names[req.device], name, sizeof(*s->names) - 1);
 	}
-	s->ndevices = n;
+	atomic_store(&s->ndevices, n);
 	return 0;
+}
+
+void vrnic_look(struct vrnic_session *s)
+{
+	struct vrnic_query_device_request req;
+	struct vrnic_query_device_reply d;
+	uint32_t n;
+	int old, err;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	pthread_mutex_lock(&s->names_lock);
+	for (n = atomic_load(&s->ndevices); n < MAX_DEVICES; atomic_store(&s->ndevices, ++n)) {
+		req = (struct vrnic_query_device_request){ .device = n };
+		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
+		if (err) /* there is none, or it has gone already: then the next one is not seen */
+			break;
+		memcpy(s->names[n], d.name, sizeof(*s->names) - 1);
+	}
+	pthread_mutex_unlock(&s->names_lock);
+	pthread_setcancelstate(old, NULL);
 }
 
 static int hello(struct vrnic_session *s, const char *path)
@@ -348,6 +368,7 @@ static struct vrnic_session *open_session(void)
 	s->sock = s->doorbell = -1;
 	pthread_mutex_init(&s->rpc_lock, NULL);
 	pthread_mutex_init(&s->lend_lock, NULL);
+	pthread_mutex_init(&s->names_lock, NULL);
 	remember(s);
 	err = dial(s, &sa);
 	if (!err)
@@ -361,6 +382,7 @@ static struct vrnic_session *open_session(void)
 	vrnic_close(s->doorbell);
 	vrnic_close(s->sock);
 	free(s->names);
+	pthread_mutex_destroy(&s->names_lock);
 	pthread_mutex_destroy(&s->lend_lock);
 	pthread_mutex_destroy(&s->rpc_lock);
 	free(s);
@@ -370,21 +392,26 @@ fail:
 }
 
 /* VRNIC_DEVICE names the only device that there shall be. */
-static bool allowed(const char *name)
+static const char *only(void)
 {
-	const char *only = secure_getenv("VRNIC_DEVICE");
+	const char *name = secure_getenv("VRNIC_DEVICE");
 
-	return !only || !*only || !strcmp(only, name);
+	return name && *name ? name : NULL;
+}
+
+bool vrnic_device_named(void)
+{
+	return only();
 }
 
 uint32_t vrnic_num_devices(struct vrnic_session *s)
 {
-	return s->ndevices;
+	return atomic_load(&s->ndevices);
 }
 
 bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
 {
-	return index < s->ndevices && allowed(s->names[index]);
+	return index < atomic_load(&s->ndevices) && (!only() || !strcmp(only(), s->names[index]));
 }
 
 /*
@@ -403,6 +430,7 @@ static void forked(void)
 		s->sock = s->doorbell = -1;
 		pthread_mutex_init(&s->rpc_lock, NULL);
 		pthread_mutex_init(&s->lend_lock, NULL);
+		pthread_mutex_init(&s->names_lock, NULL);
 	}
 	pthread_mutex_init(&open_lock, NULL);
 	vrnic_areas_forked();

@@ -109,17 +109,19 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 	struct ibv_device **list;
 	struct vrnic_device *d;
 	int found = 0;
-	uint32_t i;
+	uint32_t i, n;
 
 	if (num_devices)
 		*num_devices = 0;
 	if (!s)
 		return NULL;
-	list = calloc(s->ndevices + 1, sizeof(*list));
+	vrnic_look(s);
+	n = vrnic_num_devices(s);
+	list = calloc(n + 1, sizeof(*list));
 	if (!list)
 		return NULL;
 	pthread_mutex_lock(&device_lock);
-	for (i = 0; i < s->ndevices; i++) {
+	for (i = 0; i < n; i++) {
 		if (!vrnic_device_allowed(s, i) || query_device(s, i, &rep))
 			continue;
 		d = find_device(s, i, &rep);
@@ -350,15 +352,19 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	struct vrnic_session *s = vrnic_session();
 	struct vrnic_query_device_reply attr;
-	uint32_t i = 0;
-	int err;
+	int err = ENODEV;
+	uint32_t i;
 
 	if (!s)
 		return NULL;
-	/* The daemon may be another than when the list was made. */
-	while (i < s->ndevices && strcmp(s->names[i], device->name))
-		i++;
-	err = i < s->ndevices ? query_device(s, i, &attr) : ENODEV;
+	/*
+	 * The daemon may be another than when the list was made; and one may have been made anew, under
+	 * another number: the last one is there, or none.
+	 */
+	vrnic_look(s);
+	for (i = vrnic_num_devices(s); err == ENODEV && i > 0;)
+		if (!strcmp(s->names[--i], device->name))
+			err = query_device(s, i, &attr);
 	if (err) {
 		errno = err;
 		return NULL;
@@ -414,6 +420,8 @@ struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index)
 	struct vrnic_device *d;
 	int err, old;
 
+	if (index >= vrnic_num_devices(s)) /* rdma_cm tells of one that has come later */
+		vrnic_look(s);
 	err = query_device(s, index, &attr);
 	if (err) {
 		errno = err;

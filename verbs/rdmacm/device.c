@@ -212,15 +212,6 @@ uint8_t cm_max_ord(struct ibv_context *verbs) { return octet(to_vctx(verbs)->att
  * Addresses of the devices, of which VRNIC_DEVICE may leave this process a part.
  */
 
-static bool restricted(struct vrnic_session *s)
-{
-	uint32_t i, n = vrnic_num_devices(s);
-
-	for (i = 0; i < n; i++)
-		if (!vrnic_device_allowed(s, i))
-			return true;
-	return false;
-}
 
 /*
  * A search for an address of this process: the one that has most in common with where it is to go.
@@ -258,13 +249,17 @@ static int run_search(struct vrnic_session *s, struct search *f)
 {
 	struct vrnic_query_device_request req = { 0 };
 	struct vrnic_query_device_reply rep;
-	uint32_t k, n = vrnic_num_devices(s);
+	uint32_t k, n;
 	int err;
 
+	vrnic_look(s);
+	n = vrnic_num_devices(s);
 	for (; req.device < n; req.device++) {
 		if (!vrnic_device_allowed(s, req.device))
 			continue;
 		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+		if (err == ENODEV) /* it has gone; others are there */
+			continue;
 		if (err)
 			return err;
 		for (k = 0; k < rep.num_addrs && k < VRNIC_MAX_ADDRS; k++)
@@ -299,7 +294,7 @@ int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src,
 
 	if (any && src->family)
 		memset(src->addr, 0, sizeof(src->addr));
-	if (!restricted(s) || (any && !dst))
+	if (!vrnic_device_named() || (any && !dst))
 		return 0;
 	err = run_search(s, &f);
 	if (err)
@@ -346,6 +341,7 @@ struct ibv_context **rdma_get_devices(int *num_devices)
 		*num_devices = 0;
 	if (!s)
 		return NULL;
+	vrnic_look(s);
 	n = vrnic_num_devices(s);
 	list = calloc(n + 1, sizeof(*list));
 	if (!list)
@@ -354,6 +350,8 @@ struct ibv_context **rdma_get_devices(int *num_devices)
 		if (!vrnic_device_allowed(s, i))
 			continue;
 		list[found] = vrnic_cm_context(s, i);
+		if (!list[found] && errno == ENODEV) /* it has gone; others are there */
+			continue;
 		if (!list[found]) {
 			free(list);
 			return NULL;

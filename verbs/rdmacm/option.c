@@ -177,18 +177,16 @@ static void read_environment(void)
 	free(text);
 }
 
-/* Has an unspecified address mean the devices of VRNIC_DEVICE, if that is one of several. */
+/* Has an unspecified address mean the device of VRNIC_DEVICE, also when others come later. */
 static int restrict_wildcard(struct cm_id *id)
 {
-	uint32_t i, n = vrnic_num_devices(id->s), allowed = 0, which = 0;
+	uint32_t which = vrnic_num_devices(id->s);
 
-	for (i = 0; i < n; i++) {
-		if (!vrnic_device_allowed(id->s, i))
-			continue;
-		allowed++;
-		which = i;
-	}
-	if (allowed != 1 || n == 1)
+	if (!vrnic_device_named())
+		return 0;
+	while (which > 0 && !vrnic_device_allowed(id->s, --which))
+		; /* one that was made anew is the last of its name */
+	if (!vrnic_device_allowed(id->s, which))
 		return 0;
 	return set_option(id, VRNIC_OPT_LEVEL_VRNIC, VRNIC_OPT_DEVICE, &which, sizeof(which));
 }

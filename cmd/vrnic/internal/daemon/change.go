@@ -287,9 +287,7 @@ func (d *Daemon) sessionList() []*session {
 // users are the sessions that use dev.
 func (d *Daemon) users(dev *device) (using []*session) {
 	for _, s := range d.sessionList() {
-		if slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool {
-			return sd.dev == dev && sd.inUse()
-		}) {
+		if sd := s.on(dev); sd != nil && sd.inUse() {
 			using = append(using, s)
 		}
 	}
@@ -456,7 +454,7 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
 	switch req.Verb {
 	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace:
-		return fd >= 0, s.look(req.Verb, key, value, fd)
+		return fd >= 0, s.onlooker(req.Verb, key, value, fd)
 	}
 	if key == "impair" || key == "fault" {
 		act := s.d.impair
@@ -506,8 +504,8 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 	return false, &server.Refusal{Errno: code, Why: err.Error()}
 }
 
-// look has somebody look at d over the socket fd, which is d's from now on.
-func (s *session) look(verb uint32, key, value string, fd int) (err error) {
+// onlooker has somebody look at d over the socket fd, which is d's from now on.
+func (s *session) onlooker(verb uint32, key, value string, fd int) (err error) {
 	what := "capture"
 	switch verb {
 	case abi.ControlLatency:

@@ -398,6 +398,7 @@ func (h *idHandler) Close() error {
 // devices are those that h can be on. Those of iWARP come first: who names no device, and asks for
 // what one of each kind has, gets iWARP, as before there was anything else.
 func (h *idHandler) devices() []*sessionDevice {
+	h.s.look()
 	all := h.s.devs
 	if n := h.options().Device; n != 0 {
 		all = all[n-1 : n]

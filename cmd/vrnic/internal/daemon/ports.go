@@ -431,10 +431,8 @@ func (d *Daemon) fault(verb uint32, value string) error {
 func (d *Daemon) hush(dev *device, on bool) {
 	dev.quiet.Store(on)
 	for _, s := range d.sessionList() {
-		for _, sd := range s.devs {
-			if sd.dev == dev {
-				sd.hush(on)
-			}
+		if sd := s.on(dev); sd != nil {
+			sd.hush(on)
 		}
 	}
 }

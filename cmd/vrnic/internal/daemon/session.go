@@ -28,7 +28,8 @@ type session struct {
 	shm *server.Session
 	log *slog.Logger
 	// devs are by device number: those that there were when the session began, as far as it may see
-	// them. Later ones are for sessions that begin later.
+	// them, and those that it has asked for since. One that has gone keeps its number. The control
+	// goroutine adds to them with d.mu held, under which others read them.
 	devs []*sessionDevice
 	// within are the stations of the client's network, if it has come by the socket for those.
 	within []station
@@ -52,15 +53,41 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, dev := range d.devices {
-		if h.sees(dev) {
-			sd := &sessionDevice{s: h, number: uint32(len(h.devs)), dev: dev}
-			sd.held.hush(dev.quiet.Load())
-			h.devs = append(h.devs, sd)
-		}
-	}
+	h.addDevices()
 	d.sessions[h] = struct{}{}
 	return h, nil
+}
+
+// maxSessionDevices bounds the numbers of one session.
+const maxSessionDevices = 1024
+
+// addDevices gives a number to each device that the session sees and that has none. d.mu is held.
+func (s *session) addDevices() {
+	for _, dev := range s.d.devices {
+		if s.sees(dev) && len(s.devs) < maxSessionDevices &&
+			!slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }) {
+			sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev}
+			sd.held.hush(dev.quiet.Load())
+			s.devs = append(s.devs, sd)
+		}
+	}
+}
+
+// look has the session see devices that were added since it began.
+func (s *session) look() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.addDevices()
+}
+
+// on is what the session has of a device; nil: nothing. Anybody may ask.
+func (s *session) on(dev *device) *sessionDevice {
+	s.d.mu.RLock()
+	defer s.d.mu.RUnlock()
+	if i := slices.IndexFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }); i >= 0 {
+		return s.devs[i]
+	}
+	return nil
 }
 
 // sees says whether dev is there for the session: a container's socket is of one device, of all, or
@@ -80,9 +107,8 @@ func (s *session) listed() (devs []*sessionDevice) {
 		if !s.sees(dev) {
 			continue
 		}
-		i := slices.IndexFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev })
-		if i >= 0 {
-			devs = append(devs, s.devs[i])
+		if sd := s.on(dev); sd != nil {
+			devs = append(devs, sd)
 		} else {
 			devs = append(devs, &sessionDevice{s: s, dev: dev})
 		}
@@ -98,8 +124,12 @@ func (s *session) Devices() []string {
 	return names
 }
 
-// device is the session's view of a device; ENODEV if there is no such number.
+// device is the session's view of a device; ENODEV if there is no such number. Who asks for the
+// first that is not there looks for more.
 func (s *session) device(number uint32) (*sessionDevice, error) {
+	if uint64(number) == uint64(len(s.devs)) {
+		s.look()
+	}
 	if uint64(number) >= uint64(len(s.devs)) || s.devs[number].dev.gone.Load() {
 		return nil, syscall.ENODEV
 	}
