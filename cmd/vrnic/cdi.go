@@ -34,8 +34,8 @@ func cdiCommand() *cli.Command {
 				"   vrnic cdi generate\n" +
 				"   podman run --device vrnic.io/rnic=vrnic0 IMAGE ibv_devices\n" +
 				"   podman run --device vrnic.io/rnic=all IMAGE ibv_devices\n\n" +
-				"An image needs nothing of vrnic's, only verbs programs for glibc 2.28 or later. What it " +
-				"needs is\nmounted: libraries, which are in a directory of this user's, and the daemon's\n" +
+				"An image needs nothing of vrnic's, only verbs programs for glibc 2.28 or later, or musl. " +
+				"What it needs is\nmounted: libraries, which are in a directory of this user's, and the daemon's\n" +
 				"socket. Do it again when devices have come or gone; a daemon that starts anew " +
 				"needs nothing.",
 			Flags: []cli.Flag{socketFlag(), &cli.StringFlag{Name: "output", Value: cdiOutput,
@@ -109,6 +109,12 @@ func newGenerator(c *cli.Context, output string) (*cdi.Generator, error) {
 	g := &cdi.Generator{Output: output, Say: say}
 	if g.Libraries, err = libs.Contents(cdi.Loaded); err != nil {
 		return nil, err
+	}
+	// Where there are none for musl, its programs run as without the device.
+	if libs, err := verbsLibs("", true, say); err == nil {
+		if g.Musl, err = libs.Contents(cdi.Loaded); err != nil {
+			return nil, err
+		}
 	}
 	if g.Own, err = launch.Own(launch.Bases(os.Geteuid(), os.Getenv)); err != nil {
 		return nil, fmt.Errorf("nowhere to put what containers need: %w", err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -139,6 +140,20 @@ func TestPodmanRootless(t *testing.T) {
 	s.refused("have root put the output", program(), "cdi", "generate", "--output", "/etc/x.json")
 	s.generate()
 	s.transfers()
+	// The daemon knows programs by what they are outside: root of the container is its own user, and
+	// user 1000 there is the thousandth of those that the user has.
+	for as, uid := range map[string]int{"0": s.uid, "1000": 200_000 + 1000 - 1} {
+		s.run(s.container("vrnic1", "--detach", "--name", "watch", "--user", as, "--",
+			"ibv_asyncwatch")...)
+		proctest.Eventually(t, patience, "it has a session", func() bool {
+			return slices.ContainsFunc(s.show("client"), func(row map[string]any) bool {
+				return row["comm"] == "ibv_asyncwatch"
+			})
+		})
+		s.wantPeer("ibv_asyncwatch", uid)
+		s.podman("rm", "--force", "--time", "0", "watch")
+		s.settle()
+	}
 	for _, as := range []string{"0", "1000"} {
 		if out := s.run(s.container("vrnic0", "--rm", "--user", as, "--", "sh", "-c",
 			"id -u; ibv_devices; ls /sys/class/infiniband")...); !strings.HasPrefix(out, as+"\n") ||
@@ -160,8 +175,10 @@ func TestComeAndGo(t *testing.T) {
 	var names []string
 	for i := range n {
 		names = append(names, "idle"+strconv.Itoa(i))
-		s.run(s.container("vrnic0", "--detach", "--name", names[i], "--", "sleep", "1000")...)
+		s.run(s.container("vrnic0", "--detach", "--name", names[i], "--", "sh", "-c",
+			"ibv_asyncwatch; sleep 1000")...)
 	}
+	proctest.Eventually(t, patience, "each has a session", func() bool { return s.watchers() == n })
 	s.serve("vrnic0", "peer", "rping", "-s", "-a", "10.77.0.2", "-v")
 	client := s.start(s.container("vrnic1", "--name", "client", "--", "rping", "-c", "-v", "-a",
 		"10.77.0.2")...)
@@ -169,7 +186,9 @@ func TestComeAndGo(t *testing.T) {
 	s.podman("kill", "--signal", "KILL", "client")
 	<-client.Done
 	s.podman("wait", "peer") // whose client has gone
-	s.settle()
+	proctest.Eventually(t, patience, "only those that stay have sessions", func() bool {
+		return len(s.show("client")) == n+1 // and who asks
+	})
 
 	s.serve("vrnic0", "again", "rping", "-s", "-a", "10.77.0.2", "-v")
 	s.down()
@@ -183,7 +202,27 @@ func TestComeAndGo(t *testing.T) {
 		}
 	}
 	s.podman("rm", "--force", "--time", "0", "again")
+	// Nothing of theirs is left, in the daemon that has gone or the one that is there.
+	for _, name := range names {
+		if out := s.podman("logs", name); !strings.Contains(out, "DEVICE_FATAL") {
+			t.Errorf("when its daemon ended %s was told %s", name, out)
+		}
+	}
+	s.settle()
+	if out := s.podman("ps", "--quiet"); strings.Count(out, "\n") != n {
+		t.Errorf("of %d containers there are %s", n, out)
+	}
 	s.transfers()
+}
+
+// watchers are the containers' programs that wait for events.
+func (s *site) watchers() (n int) {
+	for _, row := range s.show("client") {
+		if row["comm"] == "ibv_asyncwatch" {
+			n++
+		}
+	}
+	return n
 }
 
 // What cannot be is said in words, and leaves nothing.

@@ -1,31 +1,14 @@
 package verbs
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
-
-// muslHeaders makes a folder with the headers of verbs and of the kernel, and none of glibc's.
-func muslHeaders(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	asm, err := filepath.Glob("/usr/include/*/asm")
-	if err != nil || len(asm) == 0 {
-		needtest.Lacking(t, "verbs", "the kernel's headers are missing: apt-get install linux-libc-dev")
-	}
-	for _, from := range []string{"/usr/include/infiniband", "/usr/include/rdma",
-		"/usr/include/linux", "/usr/include/asm-generic", asm[0]} {
-		if err := os.Symlink(from, filepath.Join(dir, filepath.Base(from))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
 
 // Programs whose C library is musl, as Alpine's are, run on libraries that are built for it:
 // `vrnic exec` takes these for them by itself. Those cases are left out that start programs of
@@ -35,7 +18,7 @@ func TestMusl(t *testing.T) {
 		needtest.Lacking(t, "time", "make verbs-programs builds for musl")
 	}
 	need(t, "musl-gcc", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h")
-	lib, headers := filepath.Join(workDir, "musl"), muslHeaders(t)
+	lib, headers := filepath.Join(workDir, "musl"), proctest.MuslHeaders(t)
 	build := func(argv ...string) {
 		t.Helper()
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {

@@ -24,6 +24,7 @@ type Generator struct {
 	Output    string // where the specification is written, as File says; "": it is not
 	Own       string // a directory of this user's, for the files
 	Libraries map[string][]byte
+	Musl      map[string][]byte // those for programs whose C library is musl, if there are some
 	Say       func(line string) // to the user; nil: nobody wants to know
 
 	client *shm.Client // of Follow; nil: there is none
@@ -187,7 +188,8 @@ func (g *Generator) make(name, containers string) (m made, err error) {
 	defer there.Close()
 	m.device = Device{Name: name, Folder: filepath.Dir(socket), Socket: filepath.Base(socket),
 		Files: filepath.Join(g.Own, "cdi"+strings.ReplaceAll(containers, "/", "-"), name)}
-	m.view = View{Socket: m.device.Socket, Names: Loaded, Libraries: g.Libraries}
+	m.device.Musl = len(g.Musl) > 0
+	m.view = View{Socket: m.device.Socket, Names: Loaded, Libraries: g.Libraries, Musl: g.Musl}
 	if name == guest.Net { // another one in each container, with the kernel's interface and addresses
 		m.device.RoCE = true
 	} else if err := m.open(there); err != nil {

@@ -28,6 +28,7 @@ type Device struct {
 	Socket string // its name in Folder
 	Nodes  bool   // Files has device files; else /dev is by functions
 	RoCE   bool   // one of its devices speaks that
+	Musl   bool   // Files has libraries for programs whose C library is musl
 }
 
 // NewSpec is the specification of devices, in the oldest version that has all of it: runtimes
@@ -54,6 +55,9 @@ func (d *Device) edits() specs.ContainerEdits {
 			mount(d.Folder, path.Join(Home, sockDir), "noexec"),
 			mount(filepath.Join(d.Files, preload), preloadAt, "noexec"),
 		},
+	}
+	if d.Musl {
+		e.Mounts = append(e.Mounts, mount(filepath.Join(d.Files, muslPath), muslPathAt(), "noexec"))
 	}
 	if d.Nodes { // nobody opens them: nodev
 		e.Mounts = append(e.Mounts, mount(filepath.Join(d.Files, devDir), "/"+devDir, "noexec"))
