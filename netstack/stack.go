@@ -77,6 +77,8 @@ type Stack struct {
 	sctp  *sctphost.Host
 	udp   *udp.Host
 	ports ports.Table
+	// mirror is for Watch
+	mirror mirror
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -127,7 +129,9 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		NUDDisp:     neighbours(func() { s.udp.NeighboursChanged() }),
 	})
 	s.ports.Clock = s.st.Clock()
-	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send, Ports: &s.ports})
+	s.mirror.l = s.link
+	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send, Ports: &s.ports,
+		Show: func(f *frame.Frame) { s.link.at.Show(f) }})
 	s.link.udp, s.link.st = s.udp, s.st
 	s.link.setOwn(c.Addrs)
 	if err = s.tcp.Tune(); err == nil {

@@ -66,15 +66,16 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 	}
 }
 
-// Watch has messages to and from devices beside d go as packets until stop is called, for who looks
-// at these, or delays them.
+// Watch has messages to and from d that would be copied, also those between its own queue pairs, go
+// as packets until stop is called, for who looks at these, or delays them. On iWARP so do connections
+// within d that are made meanwhile; those that there are stay what they are.
 func (d *Device) Watch() (stop func()) {
-	if d.roce == nil {
-		return func() {}
-	}
 	change := func(n int32) {
-		d.roce.watched.Add(n)
-		d.cfg.Beside.lookAgain(d.roce)
+		d.watched.Add(n)
+		if d.roce != nil {
+			d.roce.watched.Add(n)
+			d.cfg.Beside.lookAgain(d.roce)
+		}
 	}
 	change(1)
 	return sync.OnceFunc(func() { change(-1) })
@@ -117,9 +118,9 @@ func (qp *QP) lookAgain() {
 	}
 }
 
-// watches says that somebody looks at packets between a and to, which is another device.
+// watches says that somebody looks at packets between a and to.
 func (a *adapter) watches(to *adapter) bool {
-	return a != to && (a.watched.Load() != 0 || to.watched.Load() != 0)
+	return a.watched.Load() != 0 || to.watched.Load() != 0
 }
 
 // datagramsBeside is how the links of UD QPs of this process are found, by address and then by

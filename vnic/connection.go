@@ -92,8 +92,8 @@ type (
 func (d *Device) newCM() *cm.Manager {
 	c, t := &d.cfg, &d.cfg.Timeouts
 	cfg := cm.Config{
-		Name: c.Name, Network: c.Network, ForceWire: c.ForceWire, Owns: d.owns, Route: d.route,
-		Log:     d.log,
+		Name: c.Name, Network: c.Network, Owns: d.owns, Route: d.route, Log: d.log,
+		OnWire:  func() bool { return c.ForceWire || d.watched.Load() != 0 },
 		Connect: t.Connect, MPARequest: t.MPARequest, MPAReply: t.MPAReply, Turn: t.Turn,
 		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
 		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer,

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,6 +43,8 @@ type Device struct {
 	cm *cm.Manager
 
 	roce *adapter // nil: a device of iWARP
+
+	watched atomic.Int32 // by so many, see Watch
 }
 
 // New makes a device.

@@ -147,26 +147,54 @@ func TestTraceQP(t *testing.T) {
 }
 
 // A capture of all of a connection, until somebody interrupts it, has nothing in it that tshark
-// warns of, but of revision 2 of MPA (RFC 6581), which it does not know.
+// warns of, but of revision 2 of MPA (RFC 6581), which it does not know. So has one of a connection
+// within a device, which would be copied if nobody looked.
 func TestCaptureOpensInTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
 		needtest.Lacking(t, "tshark", err)
 	}
-	socket := pingDaemon(t)
+	for _, tt := range []struct {
+		name, dev, addr string
+		options, ping   []string // of devices, and of the client
+	}{
+		{"two devices", "left", "10.1.0.2", nil, nil},
+		{"one device", "right", "10.1.0.2", nil, nil},
+		{"one device, IPv6", "right", "fd01::2", nil, nil},
+		{"one device, SCTP", "right", "10.1.0.2", nil, []string{"--sctp"}},
+		{"one device, RoCE", "right", "10.1.0.2", []string{"transport=roce"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			opensInTshark(t, tshark, pingDaemon(t, tt.options...), tt.dev, tt.addr, tt.ping)
+		})
+	}
+}
+
+// opensInTshark captures dev, from which a client connects to addr, of right.
+func opensInTshark(t *testing.T, tshark, socket, dev, addr string, ping []string) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "all.pcapng")
-	p := startUp(t, nil, "capture", "--socket", socket, "-d", "left", "-w", file)
+	p := startUp(t, nil, "capture", "--socket", socket, "-d", dev, "-w", file)
 	eventually(t, "the file", func() bool {
 		st, err := os.Stat(file)
 		return err == nil && st.Size() > 0
 	})
-	_, port := pingServer(t, socket, "-a", "10.1.0.2", "-P")
-	status, stdout, stderr := vrnic("ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2",
-		"-p", port, "-C", "20", "-S", "20000", "-V")
+	_, port := pingServer(t, socket, "-a", addr, "-P")
+	status, stdout, stderr := vrnic(append([]string{"ping", "-c", "--socket", socket, "-d", dev, "-a",
+		addr, "-p", port, "-C", "20", "-S", "20000", "-V"}, ping...)...)
 	if status != 0 {
 		t.Fatalf("ping: status %d, %s%s", status, stdout, stderr)
 	}
 	p.stop()
+	between := 0
+	for _, c := range commentsOf(t, file) {
+		if strings.Contains(c, "from QP ") && strings.Contains(c, ", to QP ") {
+			between++
+		}
+	}
+	if between < 100 { // of some 500: the first ones come before it is known whose they are
+		t.Errorf("%d packets are between queue pairs", between)
+	}
 	if !strings.Contains(p.stderr.String(), " packets captured, 0 dropped") {
 		t.Errorf("in the end: %s", p.stderr)
 	}
@@ -188,10 +216,11 @@ func TestCaptureOpensInTshark(t *testing.T) {
 			t.Errorf("tshark: %s", line)
 		}
 	}
-	names := exec.Command(tshark, "-r", file, "-N", "n", "-Y", "tcp", "-T", "fields", "-e",
-		"ip.src_host")
+	names := exec.Command(tshark, "-r", file, "-N", "n", "-Y", "tcp or sctp or udp.port == 4791", "-T",
+		"fields", "-e", "ip.src_host", "-e", "ipv6.src_host")
 	names.Env = cmd.Env
-	if out, err = names.Output(); err != nil || !strings.HasPrefix(string(out), "left\n") {
+	if out, err = names.Output(); err != nil || !strings.HasPrefix(strings.TrimLeft(string(out), "\t"),
+		dev) {
 		t.Errorf("the first host's name is none: %.40q, %v", out, err)
 	}
 }

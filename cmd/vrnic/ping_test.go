@@ -72,11 +72,13 @@ func TestPingAtAnotherFile(t *testing.T) {
 }
 
 // pingDaemon is a daemon with two devices on one switch.
-func pingDaemon(t *testing.T) (socket string) {
+func pingDaemon(t *testing.T, options ...string) (socket string) {
 	t.Helper()
 	socket = filepath.Join(socketDir(t), "s")
-	startUp(t, nil, "up", "--socket", socket, "--device", "left,addr=10.1.0.1/24,addr=fd01::1/64",
-		"--device", "right,addr=10.1.0.2/24,addr=fd01::2/64").ready()
+	more := strings.Join(append([]string{""}, options...), ",")
+	startUp(t, nil, "up", "--socket", socket, "--device",
+		"left,addr=10.1.0.1/24,addr=fd01::1/64"+more, "--device",
+		"right,addr=10.1.0.2/24,addr=fd01::2/64"+more).ready()
 	return socket
 }
 

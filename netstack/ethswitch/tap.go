@@ -36,6 +36,13 @@ func (s *Switch) Tap(name string, t Tap) (remove func(), err error) {
 	}, nil
 }
 
+// Show shows the taps a frame that the port sends to itself, past the switch.
+func (a *Attachment) Show(f *frame.Frame) {
+	if x := a.aside.Load(); x != nil {
+		x.see(f, true)
+	}
+}
+
 // PortOf is the name of the port that has m as its own address; "": none has.
 func (s *Switch) PortOf(m frame.MAC) string {
 	for _, a := range *s.ports.Load() {

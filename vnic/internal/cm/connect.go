@@ -112,7 +112,7 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	if p.SCTP || m.net.ordered == nil {
 		t.awaitFirst(ctx) // with the opening of the stream, too
 	}
-	if !m.cfg.ForceWire && m.cfg.Owns(id.Remote().Addr()) {
+	if !m.cfg.OnWire() && m.cfg.Owns(id.Remote().Addr()) {
 		l := m.ports.listener(id.Remote())
 		if l == nil && m.net.Network == nil {
 			id.fail(a, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v",

@@ -21,9 +21,10 @@ import (
 // A Config says what the connection manager of a device works with. Durations of 0 or less: no
 // limit.
 type Config struct {
-	Name      string  // of the device
-	Network   Network // nil: only QPs of the device reach each other
-	ForceWire bool    // what stays on the device goes through Network, too
+	Name    string  // of the device
+	Network Network // nil: only QPs of the device reach each other
+	// OnWire says that what stays on the device goes through Network, too.
+	OnWire func() bool
 	// Addrs are the device's addresses. Owns reports whether one is, and Route which of them reaches
 	// remote.
 	Addrs []netip.Addr

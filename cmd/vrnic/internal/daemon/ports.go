@@ -293,7 +293,7 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 	for _, dev := range d.deviceList() { // what they would copy is to be seen
 		at := d.sw.PortOf(dev.mac)
 		if slices.ContainsFunc(ports, func(p capture.Port) bool { return p.Name == at }) {
-			stops = append(stops, dev.vnic.Watch())
+			stops = append(stops, dev.vnic.Watch(), dev.station.Watch())
 		}
 	}
 	stop := func() {
@@ -324,7 +324,8 @@ func (d *Daemon) trace(s string, fd int) error {
 	stop := func() {}
 	if err == nil && dev.station.OnSwitch() {
 		ports, err = d.captured([]string{dev.spec.Name})
-		stop = dev.vnic.Watch() // what it would copy is to be seen
+		copied, sent := dev.vnic.Watch(), dev.station.Watch() // what it would copy is to be seen
+		stop = func() { copied(); sent() }
 	}
 	if err == nil {
 		err = capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports,

@@ -35,6 +35,8 @@ type station interface {
 	// has a link again.
 	OnSwitch() bool
 	LinkUp()
+	// Watch has what it sends to itself be seen at its port of the switch, until stop is called.
+	Watch() (stop func())
 	// FindDuplicates tells, later, which of its addresses somebody else on the link has, too.
 	FindDuplicates(found func(addr netip.Addr, holder frame.MAC))
 	// OpenUDP opens a UDP port; what comes there is given to receive, which does not wait.
@@ -78,6 +80,7 @@ func (s stackStation) Addrs() []netip.Prefix { return s.stack.Addrs() }
 func (s stackStation) MTU() int              { return s.stack.MTU() }
 func (s stackStation) OnSwitch() bool        { return true }
 func (s stackStation) LinkUp()               { s.stack.LinkUp() }
+func (s stackStation) Watch() (stop func())  { return s.stack.Watch() }
 func (s stackStation) FindDuplicates(found func(netip.Addr, frame.MAC)) {
 	s.stack.FindDuplicates(found)
 }
@@ -155,6 +158,7 @@ func (s hostStation) OnSwitch() bool { return false }
 
 // What is on the link the kernel knows.
 func (s hostStation) LinkUp()                                    {}
+func (s hostStation) Watch() (stop func())                       { return func() {} } // the kernel's
 func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
 
 func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }

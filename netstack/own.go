@@ -1,0 +1,98 @@
+package netstack
+
+import (
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+)
+
+// A mirror shows those who look at the link what the stack sends to itself by TCP and SCTP, which
+// gVisor turns round above the link. A raw socket sees all that comes in, and what has an own
+// address as its source has come from nowhere else.
+type mirror struct {
+	l *link
+
+	mu   sync.Mutex
+	uses int // +checklocks:mu
+}
+
+// mirrored are the protocols.
+var mirrored = []struct {
+	net   tcpip.NetworkProtocolNumber
+	trans tcpip.TransportProtocolNumber
+}{
+	{header.IPv4ProtocolNumber, header.TCPProtocolNumber},
+	{header.IPv6ProtocolNumber, header.TCPProtocolNumber},
+	{header.IPv4ProtocolNumber, frame.ProtoSCTP},
+	{header.IPv6ProtocolNumber, frame.ProtoSCTP},
+}
+
+// Watch has what the stack sends to itself be seen at its port of the switch, until stop is called.
+func (s *Stack) Watch() (stop func()) {
+	s.mirror.use(s.st, 1)
+	return sync.OnceFunc(func() { s.mirror.use(s.st, -1) })
+}
+
+func (m *mirror) use(st *stack.Stack, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := m.uses
+	m.uses += n
+	for _, p := range mirrored {
+		switch {
+		case was == 0:
+			_ = st.RegisterRawTransportEndpoint(p.net, p.trans, m) // which never fails
+		case m.uses == 0:
+			st.UnregisterRawTransportEndpoint(p.net, p.trans, m)
+		}
+	}
+}
+
+// HandlePacket implements stack.RawTransportEndpoint.
+func (m *mirror) HandlePacket(pkt *stack.PacketBuffer) {
+	var ip header.Network = header.IPv4(pkt.NetworkHeader().Slice())
+	if pkt.NetworkProtocolNumber == header.IPv6ProtocolNumber {
+		ip = header.IPv6(pkt.NetworkHeader().Slice())
+	}
+	if !m.l.isOwn(gvconv.GoAddr(ip.SourceAddress())) {
+		return
+	}
+	whole := pkt.ToBuffer()
+	whole.TrimFront(int64(len(pkt.LinkHeader().Slice())))
+	octets := make([]byte, frame.EtherHeaderLen, frame.EtherHeaderLen+whole.Size())
+	header.Ethernet(octets).Encode(&header.EthernetFields{SrcAddr: m.l.LinkAddress(),
+		DstAddr: m.l.LinkAddress(), Type: pkt.NetworkProtocolNumber})
+	octets = append(octets, whole.Flatten()...)
+	whole.Release()
+	off := frame.Offload{Csum: frame.CsumValid}
+	if l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice()); pkt.TransportProtocolNumber ==
+		header.TCPProtocolNumber && len(octets) >= l4+header.TCPMinimumSize {
+		off = m.l.unsummed(octets, l4, ip)
+	}
+	f := frame.New(octets, off)
+	m.l.at.Show(f)
+	f.Release()
+}
+
+// unsummed makes a segment of TCP that has not left the stack, and has no checksum, one whose
+// checksum is to be made, and which is to be cut if it is longer than the link takes.
+func (l *link) unsummed(octets []byte, l4 int, ip header.Network) frame.Offload {
+	tcp := header.TCP(octets[l4:])
+	tcp.SetChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(),
+		ip.DestinationAddress(), uint16(len(tcp))))
+	off := frame.Offload{Csum: frame.CsumPartial, CsumStart: uint16(l4),
+		CsumOffset: header.TCPChecksumOffset}
+	hdr := l4 + int(tcp.DataOffset())
+	if mss := frame.EtherHeaderLen + int(l.MTU()) - hdr; len(octets)-hdr > mss && mss > 0 {
+		off.GSO, off.GSOSize, off.HdrLen = frame.GSOTCPv4, uint16(mss), uint16(hdr)
+		if _, is6 := ip.(header.IPv6); is6 {
+			off.GSO = frame.GSOTCPv6
+		}
+	}
+	return off
+}
