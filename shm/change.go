@@ -84,8 +84,14 @@ func (c *Client) control(ctx context.Context, what string, req *abi.ControlReque
 // root and the daemon's own user get them. Ports are devices and ports of the switch, by their
 // names. The form of the stream is that of `vrnic capture`. It ends when what is returned is
 // closed, or shut for writing: then what was seen until then still comes.
-func (c *Client) Capture(ctx context.Context, ports []string, snap int) (*net.UnixConn, error) {
-	return c.look(ctx, abi.ControlCapture, strconv.Itoa(snap), ports)
+// With requests it also writes what happens to those of all queue pairs of these devices.
+func (c *Client) Capture(ctx context.Context, ports []string, snap int, requests bool) (
+	*net.UnixConn, error) {
+	key := strconv.Itoa(snap)
+	if requests {
+		key += abi.CaptureRequests
+	}
+	return c.look(ctx, abi.ControlCapture, key, ports)
 }
 
 // Latency has the daemon measure how long requests take until what is returned is shut for writing:

@@ -37,8 +37,8 @@ func captureCommand() *cli.Command {
 			"program and operation a packet is, as far as that is known.\n" +
 			"Root and the daemon's own user may do it. The daemon does not wait for who looks: packets " +
 			"that find no room\nare dropped here, not on their way, and counted at the end.\n\n" +
-			"Queue pairs of one device, and of devices of RoCE of one daemon, reach each other without " +
-			"packets.",
+			"Queue pairs of RoCE of one daemon, which copy otherwise, send packets meanwhile, and so do " +
+			"connections\nwithin a device of iWARP that begin then.",
 		Flags: []cli.Flag{
 			socketFlag(),
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "packets of `DEVICE`"},
@@ -57,6 +57,8 @@ func captureCommand() *cli.Command {
 			&cli.StringFlag{Name: "peer", Usage: "only packets from or to `ADDR`"},
 			&cli.UintFlag{Name: "qp", DefaultText: "all",
 				Usage: "only packets of queue pair `N`, as far as that is known"},
+			&cli.BoolFlag{Name: "wr", Usage: "comments also have the wr_id of requests: it costs each request " +
+				"some time, and wants whole packets"},
 			&cli.StringFlag{Name: "proto", Usage: "only packets of protocol `NAME`: " +
 				strings.Join(capture.Protocols, ", ")},
 		},
@@ -69,6 +71,7 @@ type recording struct {
 	ports  []string // devices and ports
 	filter capture.Filter
 	snap   int
+	wr     bool  // of which requests packets are
 	count  int64 // packets; 0: no end
 	open   func(*capture.Section) (*capture.Files, error)
 	told   io.Writer
@@ -77,7 +80,7 @@ type recording struct {
 // capturePackets is the command.
 func capturePackets(c *cli.Context, client *shm.Client) error {
 	r := recording{ports: append(c.StringSlice("device"), c.StringSlice("port")...),
-		snap: c.Int("snaplen"), count: c.Int64("count"), told: c.App.ErrWriter}
+		snap: c.Int("snaplen"), count: c.Int64("count"), wr: c.Bool("wr"), told: c.App.ErrWriter}
 	qp := c.Uint("qp")
 	r.filter.Proto, r.filter.QP = c.String("proto"), uint32(qp)
 	if s := c.String("peer"); s != "" {
@@ -106,6 +109,8 @@ func capturePackets(c *cli.Context, client *shm.Client) error {
 		return usagef("--files takes a file's name")
 	case r.snap < 1 || r.snap > frame.MaxLen:
 		return usagef("--snaplen: from 1 to %d", frame.MaxLen)
+	case r.wr && c.IsSet("snaplen"):
+		return usagef("--wr wants whole packets: leave out --snaplen")
 	}
 	r.open = func(s *capture.Section) (*capture.Files, error) {
 		if path != "-" {
@@ -138,7 +143,7 @@ func (r *recording) run(ctx context.Context, client *shm.Client) error {
 	if len(r.ports) == 0 {
 		r.ports = client.Devices()
 	}
-	conn, err := client.Capture(ctx, r.ports, r.snap)
+	conn, err := client.Capture(ctx, r.ports, r.snap, r.wr)
 	if err != nil {
 		return fmt.Errorf("capture: %w", inWords(err))
 	}
@@ -165,7 +170,7 @@ func (r *recording) run(ctx context.Context, client *shm.Client) error {
 // the daemon end.
 func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.Table,
 	end func() error) (n int64, err error) {
-	parser := capture.NewParser()
+	parser, numbers := capture.NewParser(), trace.NewNumbers(table)
 	for {
 		if in.Waits() {
 			if err := out.Flush(); err != nil {
@@ -182,15 +187,27 @@ func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.
 		if r.count > 0 && n == r.count {
 			continue
 		}
+		if p.Event != nil {
+			if err := numbers.Event(&p); err != nil {
+				return n, err
+			}
+			continue
+		}
 		parsed := parser.Parse(p.Data)
 		from, to, err := table.Find(&parsed)
 		if err != nil {
 			return n, err
 		}
+		var requests []string
+		if in.Ports[p.Port].Kind == "stack" { // at another port it is seen again
+			if requests, err = numbers.Packet(&p, from, to); err != nil {
+				return n, err
+			}
+		}
 		if !r.filter.Wants(&parsed, from, to) {
 			continue
 		}
-		if err := out.Packet(&p, capture.Comments(&parsed, from, to)); err != nil {
+		if err := out.Packet(&p, capture.Comments(&parsed, from, to, requests...)); err != nil {
 			return n, err
 		}
 		if n++; n == r.count {
@@ -209,7 +226,7 @@ func traceCommand() *cli.Command {
 		Description: "A line is a request that the daemon has taken (post), one that has ended " +
 			"(complete, receive), or what of it\nis on the wire: an FPDU of MPA, a DDP segment on SCTP, a " +
 			"packet of RoCE (out, in), with the number that\nthe program has given the request, as far as " +
-			"that is known. Within a device there are requests only.\nRoot and the daemon's own user may " +
+			"that is known.\nRoot and the daemon's own user may " +
 			"do it, until interrupted. What the daemon has no room for is counted.",
 		Flags: []cli.Flag{
 			socketFlag(),

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,6 +88,51 @@ func TestCaptureQP(t *testing.T) {
 		if !strings.Contains(c, who) || !strings.Contains(c, pid) || !strings.Contains(c, "of right (") {
 			t.Errorf("packet %d: %q, want it to be between %s%s and one of right", i, c, who, pid)
 		}
+	}
+}
+
+// With --wr comments say of which requests packets are: on TCP, SCTP and RoCE, between two devices
+// and within one.
+func TestCaptureRequests(t *testing.T) {
+	for _, tt := range []struct {
+		name, dev     string
+		options, ping []string
+	}{
+		{"TCP", "left", nil, nil},
+		{"within a device", "right", nil, nil},
+		{"SCTP", "left", nil, []string{"--sctp"}},
+		{"RoCE", "right", []string{"transport=roce"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			socket := pingDaemon(t, tt.options...)
+			file := filepath.Join(t.TempDir(), "wr.pcapng")
+			p := startUp(t, nil, "capture", "--socket", socket, "-d", tt.dev, "--wr", "-w", file)
+			eventually(t, "the file", func() bool {
+				st, err := os.Stat(file)
+				return err == nil && st.Size() > 0
+			})
+			_, port := pingServer(t, socket, "-a", "10.1.0.2", "-P")
+			status, _, stderr := vrnic(append([]string{"ping", "-c", "--socket", socket, "-d", tt.dev, "-a",
+				"10.1.0.2", "-p", port, "-C", "100", "-S", "2000", "-V"}, tt.ping...)...)
+			if status != 0 {
+				t.Fatalf("ping: status %d, %s", status, stderr)
+			}
+			p.stop()
+			wr := regexp.MustCompile(`, wr \d+( \d+)* of QP \d+ of ` + tt.dev)
+			of := 0
+			for _, c := range commentsOf(t, file) {
+				if wr.MatchString(c) {
+					of++
+				}
+			}
+			if of < 50 { // the first ones come before it is known whose they are
+				t.Errorf("%d packets are of a request", of)
+			}
+		})
+	}
+	if status, _, stderr := vrnic("capture", "--socket", pingDaemon(t), "--wr", "--snaplen", "64", "-w",
+		"-"); status != exitUsage || !strings.Contains(stderr, "leave out --snaplen") {
+		t.Errorf("status %d, %s", status, stderr)
 	}
 }
 

@@ -171,7 +171,8 @@ const (
 	ControlSet    = 3
 	ControlReload = 4 // its file, with Key and Value empty
 	// ControlCapture changes nothing: Key is how many octets of a packet are wanted, Value the names
-	// of devices and ports, one a line; the descriptor is a stream socket, to which they come.
+	// of devices and ports, one a line; the descriptor is a stream socket, to which they come. Behind
+	// the number CaptureRequests says that what happens to requests of these devices is to come, too.
 	ControlCapture = 5
 	// ControlLatency changes nothing: Value names devices, or queue pairs as DEVICE,qp=N, one a line,
 	// or is empty for all devices. To the stream socket that is the descriptor comes, when its other
@@ -186,6 +187,9 @@ const (
 	ControlUDP      = 4 // super-frames of UDP, too
 	ControlKnown    = 7
 )
+
+// CaptureRequests is for ControlCapture.
+const CaptureRequests = " requests"
 
 // Limits of LIST.
 const (

@@ -13,8 +13,10 @@ const (
 	Receive  = "receive"  // a receive has
 )
 
-// An Event is what has happened to a request of the queue pair that is traced.
+// An Event is what has happened to a request of a queue pair that somebody looks at.
 type Event struct {
+	Dev    string        `json:"dev"`
+	QPN    uint32        `json:"qpn"`
 	Kind   string        `json:"event"`
 	WRID   uint64        `json:"wr_id"`
 	Op     string        `json:"op"`
@@ -26,18 +28,25 @@ type Event struct {
 
 // Requests has what happens to requests of a queue pair go where a capture goes, in its place among
 // the packets. It is a vnic.RequestWatcher.
-type Requests struct{ s *source }
+type Requests struct {
+	s   *source
+	dev string
+	qpn uint32
+}
+
+// Of is that of queue pair qpn of dev.
+func (r *Requests) Of(dev string, qpn uint32) *Requests { return &Requests{r.s, dev, qpn} }
 
 // Taken implements vnic.RequestWatcher.
 func (r *Requests) Taken(at time.Time, wr *rdma.SendWR, behind int) {
-	r.s.happens(at, Event{Kind: Post, WRID: wr.ID, Op: wr.Op.String(), Length: lengthOf(wr),
+	r.happens(at, Event{Kind: Post, WRID: wr.ID, Op: wr.Op.String(), Length: lengthOf(wr),
 		Behind: behind})
 }
 
 // Completed implements vnic.RequestWatcher.
 func (r *Requests) Completed(at time.Time, wr *rdma.SendWR, st rdma.WCStatus,
 	took time.Duration) {
-	r.s.happens(at, Event{Kind: Complete, WRID: wr.ID, Op: wr.Op.String(), Length: lengthOf(wr),
+	r.happens(at, Event{Kind: Complete, WRID: wr.ID, Op: wr.Op.String(), Length: lengthOf(wr),
 		Status: st.String(), Took: took})
 }
 
@@ -47,7 +56,7 @@ func (r *Requests) Received(at time.Time, wc *rdma.WC) {
 	if wc.Flags&rdma.WCWithImm != 0 {
 		op = "RECV_WITH_IMM"
 	}
-	r.s.happens(at, Event{Kind: Receive, WRID: wc.ID, Op: op, Length: uint64(wc.ByteLen),
+	r.happens(at, Event{Kind: Receive, WRID: wc.ID, Op: op, Length: uint64(wc.ByteLen),
 		Status: wc.Status.String()})
 }
 
@@ -62,8 +71,9 @@ func lengthOf(wr *rdma.SendWR) (n uint64) {
 }
 
 // happens puts an event into the queue, if there is room.
-func (s *source) happens(at time.Time, e Event) {
+func (r *Requests) happens(at time.Time, e Event) {
+	e.Dev, e.QPN = r.dev, r.qpn
 	p := newSeen(0)
 	p.at, p.event, p.octets = at, e, p.octets[:0]
-	s.enqueue(p)
+	r.s.enqueue(p)
 }

@@ -46,8 +46,8 @@ func (f *Filter) Wants(p *Parsed, from, to *QP) bool {
 }
 
 // Comments are what a packet's comment says: of which queue pairs it is, and of RoCE which part of
-// which operation.
-func Comments(p *Parsed, from, to *QP) []string {
+// which operation, and more that is known.
+func Comments(p *Parsed, from, to *QP, more ...string) []string {
 	var parts []string
 	if p.BTH != nil && (from != nil || to != nil) {
 		parts = append(parts, p.BTH.String())
@@ -58,6 +58,7 @@ func Comments(p *Parsed, from, to *QP) []string {
 	if to != nil {
 		parts = append(parts, "to "+to.String())
 	}
+	parts = append(parts, more...)
 	if parts == nil {
 		return nil
 	}

@@ -79,7 +79,7 @@ type Config struct {
 	Switch *ethswitch.Switch
 	Ports  []Port
 	Snap   int // the first octets of each packet
-	// Requests, if set, has what it is given hear of requests until stop is called.
+	// Requests, if set, has those Of queue pairs hear of requests until stop is called.
 	Requests func(*Requests) (stop func())
 	// Conn is where it goes. Who asked ends the capture by shutting the other end.
 	Conn *net.UnixConn
@@ -111,7 +111,7 @@ func open(cfg *Config) (*source, error) {
 		s.remove = append(s.remove, remove)
 	}
 	if cfg.Requests != nil {
-		s.remove = append(s.remove, cfg.Requests(&Requests{s}))
+		s.remove = append(s.remove, cfg.Requests(&Requests{s: s}))
 	}
 	return s, nil
 }

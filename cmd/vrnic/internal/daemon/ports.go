@@ -281,6 +281,7 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 	if err != nil {
 		return err
 	}
+	snap, requests := strings.CutSuffix(snap, abi.CaptureRequests)
 	n, err := strconv.Atoi(snap)
 	if err != nil || n < 1 || n > frame.MaxLen {
 		return errors.Join(fmt.Errorf("%q octets of packets cannot be captured", snap), conn.Close())
@@ -289,24 +290,42 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
+	var devices []*device
 	var stops []func()
 	for _, dev := range d.deviceList() { // what they would copy is to be seen
 		at := d.sw.PortOf(dev.mac)
 		if slices.ContainsFunc(ports, func(p capture.Port) bool { return p.Name == at }) {
+			devices = append(devices, dev)
 			stops = append(stops, dev.vnic.Watch(), dev.station.Watch())
 		}
 	}
-	stop := func() {
-		for _, f := range stops {
-			f()
+	cfg := &capture.Config{Switch: d.sw, Ports: ports, Snap: n, Conn: conn, Done: all(stops)}
+	if requests {
+		cfg.Requests = func(r *capture.Requests) (stop func()) {
+			var stops []func()
+			for _, dev := range devices {
+				stops = append(stops, dev.vnic.Observe(func(n uint32) vnic.RequestWatcher {
+					return r.Of(dev.spec.Name, n)
+				}))
+			}
+			return all(stops)
 		}
 	}
-	if err := capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports, Snap: n,
-		Conn: conn, Done: stop}); err != nil {
+	stop := cfg.Done
+	if err := capture.Begin(&d.onlookers, cfg); err != nil {
 		stop()
 		return errors.Join(err, conn.Close())
 	}
 	return nil
+}
+
+// all calls all of them.
+func all(stops []func()) func() {
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
 }
 
 // trace writes what happens to requests of a queue pair, DEVICE,qp=N, to the stream socket fd,
@@ -335,7 +354,7 @@ func (d *Daemon) trace(s string, fd int) error {
 					if n != qpn {
 						return nil
 					}
-					return r
+					return r.Of(dev.spec.Name, n)
 				})
 			}})
 	}
