@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,6 +218,73 @@ func TestVXLANLearning(t *testing.T) {
 	if s := v.Stats(); s.TxDrops != 1 {
 		t.Errorf("a frame of a VLAN: %+v", s)
 	}
+}
+
+// In a flood of a stranger's datagrams what a remote end has sent arrives, before the flood is over.
+func TestVXLANFlood(t *testing.T) {
+	a, stranger := newFar(t, "127.0.0.2", 0), newFar(t, "127.0.0.3", 0)
+	v, near := segment(t, a)
+	in := newFar(t, "127.0.0.1", 0) // a socket that the port's own goroutine does not read
+	r := &vxlanReader{v: v, courier: ethswitch.NewCourier(v.at), buf: make([]byte, vxlanRead)}
+	raw, err := in.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(f *far, text string) []byte {
+		frame := ether(everybody, 2, text)
+		if _, err := f.WriteToUDPAddrPort(datagram(7, frame), in.at()); err != nil {
+			t.Fatal(err)
+		}
+		return frame
+	}
+	first := send(a, "first")
+	for range 2 * maxBrought {
+		send(stranger, "flood")
+	}
+	last := send(a, "last")
+	bring := func() {
+		t.Helper()
+		if err := raw.Read(r.bring); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bring()
+	arrives(t, near, first)
+	if n := v.refused.Load(); n != maxBrought-1 || len(near.Frames) != 0 {
+		t.Errorf("%d of the flood are looked at, and %d frames more have come", n, len(near.Frames))
+	}
+	bring()
+	bring()
+	arrives(t, near, last)
+	if n := v.refused.Load(); n != 2*maxBrought {
+		t.Errorf("%d of the flood are counted, want %d", n, 2*maxBrought)
+	}
+}
+
+// A port is closed under a flood of a stranger's and a remote end's datagrams.
+func TestVXLANFloodClose(t *testing.T) {
+	a, stranger := newFar(t, "127.0.0.2", 0), newFar(t, "127.0.0.3", 0)
+	v, near := segment(t, a)
+	to := vxlanOf(v)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for _, f := range []*far{a, stranger} {
+		wg.Go(func() {
+			b := datagram(7, ether(everybody, 2, "flood"))
+			for !stop.Load() {
+				_, _ = f.WriteToUDPAddrPort(b, to) // refused when the port is closed
+			}
+		})
+	}
+	arrives(t, near, ether(everybody, 2, "flood"))
+	for v.refused.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	stop.Store(true)
+	wg.Wait()
 }
 
 // Stations are forgotten, and no remote end fills the table for good, or has all of it looked

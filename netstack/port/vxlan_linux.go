@@ -274,15 +274,20 @@ func (v *VXLAN) receive() {
 	}
 }
 
-// bring brings all datagrams that are there, if there is one. Those that are there one behind the
-// other are brought together, so that one answer, or ACK, is enough for them.
+// maxBrought bounds the datagrams that are brought at once: who sends without a pause does not keep
+// what others have sent before from arriving, nor the port from being closed.
+const maxBrought = 64
+
+// bring brings all datagrams that are there, if there is one, up to maxBrought. Those that are there
+// one behind the other are brought together, so that one answer, or ACK, is enough for them.
 func (r *vxlanReader) bring(fd uintptr) bool {
 	if !r.read(fd) {
 		return false
 	}
-	for more := true; more; {
+	n := 1
+	for more := true; more; n++ {
 		f := r.frame()
-		more = r.read(fd)
+		more = n < maxBrought && r.read(fd)
 		switch {
 		case f == nil:
 		case !more && len(r.courier.Gathered()) == 0:
