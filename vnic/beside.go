@@ -67,8 +67,8 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 }
 
 // Watch has messages to and from d that would be copied, also those between its own queue pairs, go
-// as packets until stop is called, for who looks at these, or delays them. On iWARP so do connections
-// within d that are made meanwhile; those that there are stay what they are.
+// as packets until stop is called, for who looks at these, or delays them. On iWARP so do
+// connections within d that are made meanwhile; those that there are stay what they are.
 func (d *Device) Watch() (stop func()) {
 	change := func(n int32) {
 		d.watched.Add(n)

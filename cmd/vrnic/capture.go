@@ -57,8 +57,8 @@ func captureCommand() *cli.Command {
 			&cli.StringFlag{Name: "peer", Usage: "only packets from or to `ADDR`"},
 			&cli.UintFlag{Name: "qp", DefaultText: "all",
 				Usage: "only packets of queue pair `N`, as far as that is known"},
-			&cli.BoolFlag{Name: "wr", Usage: "comments also have the wr_id of requests: it costs each request " +
-				"some time, and wants whole packets"},
+			&cli.BoolFlag{Name: "wr", Usage: "comments also have the wr_id of requests: it costs each " +
+				"request some time, and wants whole packets"},
 			&cli.StringFlag{Name: "proto", Usage: "only packets of protocol `NAME`: " +
 				strings.Join(capture.Protocols, ", ")},
 		},

@@ -130,8 +130,9 @@ func TestCaptureRequests(t *testing.T) {
 			}
 		})
 	}
-	if status, _, stderr := vrnic("capture", "--socket", pingDaemon(t), "--wr", "--snaplen", "64", "-w",
-		"-"); status != exitUsage || !strings.Contains(stderr, "leave out --snaplen") {
+	status, _, stderr := vrnic("capture", "--socket", pingDaemon(t), "--wr", "--snaplen", "64", "-w",
+		"-")
+	if status != exitUsage || !strings.Contains(stderr, "leave out --snaplen") {
 		t.Errorf("status %d, %s", status, stderr)
 	}
 }

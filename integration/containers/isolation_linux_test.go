@@ -80,8 +80,8 @@ func TestIsolation(t *testing.T) {
 
 	for i, user := range []string{"1000", "1001"} {
 		n := s.listeners()
-		s.run(s.container("vrnic0", "--detach", "--name", "user"+user, "--user", user, "--", "rping", "-s",
-			"-a", "10.77.0.2", "-p", strconv.Itoa(8000+i))...)
+		s.run(s.container("vrnic0", "--detach", "--name", "user"+user, "--user", user, "--", "rping",
+			"-s", "-a", "10.77.0.2", "-p", strconv.Itoa(8000+i))...)
 		proctest.Eventually(t, patience, "it listens", func() bool { return s.listeners() > n })
 	}
 	s.refused("socket vrnic0 has 3 sessions", s.container("vrnic0", "--rm", "--user", "1002", "--",
@@ -138,8 +138,8 @@ func TestMuslImage(t *testing.T) {
 	s.run("tar", "-C", root, "-cf", tar, ".")
 	s.podman("import", "--quiet", tar, image)
 	for _, user := range []string{"0", "1000"} {
-		out := s.run(s.words("run", "--rm", "--network", "none", "--cgroups", "disabled", "--pull", "never",
-			"--user", user, "--device", "vrnic.io/rnic=all", "--env", "VT_SERVER=10.77.0.2", "--env",
+		out := s.run(s.words("run", "--rm", "--network", "none", "--cgroups", "disabled", "--pull",
+			"never", "--user", user, "--device", "vrnic.io/rnic=all", "--env", "VT_SERVER=10.77.0.2", "--env",
 			"VT_CLIENT=10.77.0.3", image, "/bin/transfer", "sends", "writes_and_reads")...)
 		if !strings.Contains(out, "ok writes_and_reads") {
 			t.Errorf("as user %s it prints\n%s", user, out)

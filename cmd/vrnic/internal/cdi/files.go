@@ -40,8 +40,8 @@ func muslPathAt() string {
 
 // A View is what a container is to see.
 type View struct {
-	// Libraries are the contents of those to load, in the order in which they are to be; Musl those for
-	// programs of musl's, if there are some.
+	// Libraries are the contents of those to load, in the order in which they are to be; Musl those
+	// for programs of musl's, if there are some.
 	Names     []string
 	Libraries map[string][]byte
 	Musl      map[string][]byte

@@ -209,8 +209,8 @@ func TestDeviceSet(t *testing.T) {
 	daemontest.Connect(t, y, x, daemontest.Addr(t, x.Dev, false, 0))
 }
 
-// A device is taken either by who opens it or by a change that is not forced, and never by both: who
-// has opened it keeps it.
+// A device is taken either by who opens it or by a change that is not forced, and never by both:
+// who has opened it keeps it.
 func TestDeviceTakenOnce(t *testing.T) {
 	d := daemontest.Start(t)
 	admin := d.Dial()

@@ -158,7 +158,7 @@ func (s hostStation) OnSwitch() bool { return false }
 
 // What is on the link the kernel knows.
 func (s hostStation) LinkUp()                                    {}
-func (s hostStation) Watch() (stop func())                       { return func() {} } // the kernel's
+func (s hostStation) Watch() (stop func())                       { return func() {} }
 func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
 
 func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }
