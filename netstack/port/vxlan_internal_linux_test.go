@@ -220,7 +220,7 @@ func TestVXLANLearning(t *testing.T) {
 	}
 }
 
-// In a flood of a stranger's datagrams what a remote end has sent arrives, before the flood is over.
+// In a flood of a stranger's datagrams what a remote end has sent arrives before it is over.
 func TestVXLANFlood(t *testing.T) {
 	a, stranger := newFar(t, "127.0.0.2", 0), newFar(t, "127.0.0.3", 0)
 	v, near := segment(t, a)

@@ -278,8 +278,8 @@ func (v *VXLAN) receive() {
 // what others have sent before from arriving, nor the port from being closed.
 const maxBrought = 64
 
-// bring brings all datagrams that are there, if there is one, up to maxBrought. Those that are there
-// one behind the other are brought together, so that one answer, or ACK, is enough for them.
+// bring brings all datagrams that are there, if there is one, up to maxBrought. Those that are
+// there one behind the other are brought together, so that one answer, or ACK, is enough for them.
 func (r *vxlanReader) bring(fd uintptr) bool {
 	if !r.read(fd) {
 		return false
