@@ -468,7 +468,7 @@ func (s *stage) look(how int) (err error) {
 	case 0:
 		conn, err = c.Latency(ctx, nil)
 	case 1:
-		conn, err = c.Capture(ctx, []string{"vrnic0"}, 64)
+		conn, err = c.Capture(ctx, []string{"vrnic0"}, 64, false)
 	case 2:
 		qp := s.server.show("qp")[0]
 		conn, err = c.Trace(ctx, fmt.Sprintf("%v,qp=%v", qp["dev"], qp["qpn"]))
