@@ -25,7 +25,7 @@ const (
 func compareCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringSliceFlag{Name: "path",
-			Usage: "`PATH`s: loop, pair, ring, host, wire, tap (default: all; " +
+			Usage: "`PATH`s: loop, pair, ring, direct, host, wire, tap (default: all; " +
 				"wire and tap are left out without root)"},
 		&cli.IntFlag{Name: "rounds", Value: compareRounds, Usage: "`N` rounds"},
 		&cli.DurationFlag{Name: "time", Value: compareTime, Usage: "`D`uration of each measurement"},
@@ -44,17 +44,18 @@ func compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "compare",
 		Usage: "measures vrnic and its baselines on the same path, in turn, and prints ratios",
-		UsageText: "vrnic-bench compare [--path loop|pair|ring|host|wire|tap]... [--rounds N] " +
+		UsageText: "vrnic-bench compare [--path loop|pair|ring|direct|host|wire|tap]... [--rounds N] " +
 			"[--time D] [--json FILE]",
 		Description: "Each round measures vrnic, then its baselines, the first of which changes from " +
 			"round to round:\n\n" +
 			"   loop        copying in memory\n" +
 			"   pair        TCP between the same two netstacks, and between two in memory with the MTU that is fastest here\n" +
 			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
+			"   direct      messages that go by the daemon (off); the kernel's TCP on its loopback, which polls as vrnic does\n" +
 			"   host        the kernel's TCP on its loopback, which carries the devices', too\n" +
 			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
 			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +
-			"On each path RoCE is measured, too, beside iWARP there; on host, wire and tap a round trip also beside an\n" +
+			"On each path but direct RoCE is measured, too, beside iWARP there; on host, wire and tap a round trip also beside an\n" +
 			"echo of the kernel's UDP, over the same loopback or bridges. All that has an MTU of 9000 where it can be chosen.\n\n" +
 			"Where fi_pingpong (libfabric) and ucx_perftest (UCX) are in $PATH, ring and tap have them, too, over\n" +
 			"the kernel's TCP; of a round trip they tell the mean, which is compared with vrnic's mean, else medians are.\n\n" +

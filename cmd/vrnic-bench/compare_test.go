@@ -152,6 +152,8 @@ func sampleOutcomes() []outcome {
 	}
 	besides := tail("wire", "poll", 6)
 	besides.beside = beside{"kernel-tcp", spread{15, 16, 17}, spread{4, 5, 7}}
+	directly := tail("direct", "poll", 4)
+	directly.beside = beside{"kernel-tcp", spread{15, 16, 17}, spread{7, 8, 9}}
 	return []outcome{
 		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop",
 			Wait: "adaptive"}, allocs: tally{2, 1000}},
@@ -170,6 +172,11 @@ func sampleOutcomes() []outcome {
 		ratio("pair", "1 MiB Write", "netstack-tcp-mtu-9000", baseline.Bandwidth, 0.7),
 		tail("ring", "poll", 12), tail("tap", "poll", 8), tail("pair", "event", 9),
 		besides,
+		ratio("direct", "64 B Sends", "off", baseline.Bandwidth, 1),
+		ratio("direct", "64 B Send round trip, poll", "off", baseline.RoundTrip, 0.3),
+		ratio("direct", "64 B Send round trip, poll", "kernel-tcp", baseline.RoundTrip, 0.2),
+		ratio("direct", "64 B Send round trip, event", "kernel-tcp", baseline.RoundTrip, 0.9),
+		directly,
 	}
 }
 
@@ -248,10 +255,11 @@ func withoutPrograms(t *testing.T) { t.Setenv("PATH", t.TempDir()) }
 
 // What is beside what, path by path, where no program is installed.
 var besides = map[string][]string{
-	"loop": {"memcpy", "", "iwarp", "iwarp"},
-	"pair": {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
-	"ring": {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
-	"host": {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
+	"loop":   {"memcpy", "", "iwarp", "iwarp"},
+	"pair":   {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
+	"ring":   {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
+	"direct": {"off", "off", "kernel-tcp", "", "off", "kernel-tcp", ""},
+	"host":   {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
 	"tap": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",
 		"kernel-udp"},
 	"wire": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",
@@ -283,8 +291,9 @@ func TestTargetsAreMeasured(t *testing.T) {
 	needTaps(t)
 	vrnic := vrnicProgram(t)
 	withoutPrograms(t)
-	got, stdout := compared(t, "--vrnic", vrnic, "--rounds", "1", "--path", "loop,pair,ring,host,tap")
-	checkBeside(t, got, "loop", "pair", "ring", "host", "tap")
+	got, stdout := compared(t, "--vrnic", vrnic, "--rounds", "1", "--path",
+		"loop,pair,ring,direct,host,tap")
+	checkBeside(t, got, "loop", "pair", "ring", "direct", "host", "tap")
 	if strings.Contains(stdout, "not measured") || strings.Count(stdout, "reached") < 1 ||
 		!strings.Contains(stdout, "p99.9 / p50") {
 		t.Errorf("\n%s", stdout)
@@ -324,8 +333,8 @@ func TestCompareWithoutTaps(t *testing.T) {
 	got, _ := compared(t, "--vrnic", vrnic, "--rounds", "2", "--path", "ring", "--processes", "0")
 	checkBeside(t, got, "ring")
 	if os.Getuid() != 0 { // TestTargetsAreMeasured has these paths, as root
-		got, _ = compared(t, "--vrnic", vrnic, "--rounds", "1", "--path", "ring,host")
-		checkBeside(t, got, "ring", "host")
+		got, _ = compared(t, "--vrnic", vrnic, "--rounds", "1", "--path", "ring,direct,host")
+		checkBeside(t, got, "ring", "direct", "host")
 	}
 }
 

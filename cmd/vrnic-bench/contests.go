@@ -18,8 +18,8 @@ type contest struct {
 	kind baseline.Kind // of the figure that is compared
 	// baselines may be none: the figure is one of vrnic's own.
 	baselines []baseline.Baseline
-	// iwarp has the same over iWARP as one more baseline.
-	iwarp bool
+	// rivals are baselines that vrnic is itself.
+	rivals []rivalry
 	// beside, if not nil, has its tail printed beside vrnic's.
 	beside baseline.Baseline
 }
@@ -33,6 +33,9 @@ const (
 
 // contests lists what is compared on path.
 func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, error) {
+	if path.Name == "direct" {
+		return p.directContests(path)
+	}
 	baselines, err := p.baselines(ctx, path)
 	if err != nil {
 		return nil, err
@@ -116,15 +119,9 @@ func (p comparison) baselines(
 		if path.Name == "loop" {
 			return bs, nil
 		}
-		here, err := netlab.Here()
+		here, kernel, err := p.loopbackTCP(path)
 		if err != nil {
 			return nil, err
-		}
-		path.OnClose(func() { here.Close() })
-		kernel, err := p.kernelTCP(path, here, here, baseline.PeerSite{Addr: loopback}, baseline.PeerSite{
-			Addr: loopback})
-		if err != nil {
-			return nil, fmt.Errorf("kernel TCP: %w", err)
 		}
 		return append(append(bs, kernel), baseline.Installed(ctx, here, here, loopback.Addr(),
 			p.leaveOut)...), nil
@@ -154,6 +151,21 @@ func (p comparison) baselines(
 	}
 	more, err := p.overBridges(ctx, path)
 	return append(bs, more...), err
+}
+
+// loopbackTCP is the kernel's TCP on the loopback of this namespace.
+func (p comparison) loopbackTCP(path *paths.Path) (*netlab.NS, baseline.Baseline, error) {
+	here, err := netlab.Here()
+	if err != nil {
+		return nil, nil, err
+	}
+	path.OnClose(func() { here.Close() })
+	kernel, err := p.kernelTCP(path, here, here, baseline.PeerSite{Addr: loopback},
+		baseline.PeerSite{Addr: loopback})
+	if err != nil {
+		return nil, nil, fmt.Errorf("kernel TCP: %w", err)
+	}
+	return here, kernel, nil
 }
 
 // sameStacks is TCP between the stacks of path's devices.

@@ -74,7 +74,7 @@ func TestWrongUse(t *testing.T) {
 	for args, why := range map[string]string{
 		"nonsense":                               "unknown command",
 		"--nonsense":                             "--help",
-		"--path nowhere":                         "loop, pair, ring, host, wire, tap",
+		"--path nowhere":                         "loop, pair, ring, direct, host, wire, tap",
 		"--op bind":                              "fetch-add",
 		"--size 0":                               "multiple of 8",
 		"--size 12":                              "multiple of 8",
@@ -129,7 +129,7 @@ func TestWrongUse(t *testing.T) {
 		"compare --rounds 0":                     "more than 0",
 		"compare --time -1s":                     "more than 0",
 		"compare --warmup -1s":                   "0 or more",
-		"compare --path nowhere":                 "loop, pair, ring, host, wire, tap",
+		"compare --path nowhere":                 "loop, pair, ring, direct, host, wire, tap",
 		"compare --depth 0":                      "1 to 256",
 		"compare --depth 257":                    "1 to 256",
 		"compare now":                            "unexpected argument",

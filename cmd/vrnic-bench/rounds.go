@@ -67,8 +67,8 @@ func (m *match) print(line string) {
 // onPath has all contests of a path: those of iWARP, and then, on a path made anew, those of RoCE
 // with it.
 func (m *match) onPath(name string) error {
-	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil {
-		return err
+	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil || name == "direct" {
+		return err // RoCE has no direct path
 	}
 	opts := m.p.opts
 	opts.RoCE = true
@@ -117,14 +117,16 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 		return nil, err
 	}
 	defer b.Close()
-	if ct.iwarp {
-		r, err := newRival(ctx, path, ct.spec, m.p.plan)
+	var rivals []baseline.Baseline
+	for _, other := range ct.rivals {
+		r, err := other.connect(ctx, m.p.plan)
 		if err != nil {
-			return nil, fmt.Errorf("iWARP: %w", err)
+			return nil, err
 		}
 		defer r.Close()
-		ct.baselines = append([]baseline.Baseline{r}, ct.baselines...)
+		rivals = append(rivals, r)
 	}
+	ct.baselines = append(rivals, ct.baselines...)
 	var rows []report.Row
 	theirs := make([][]float64, len(ct.baselines))
 	var besides []rawtcp.Result
@@ -282,7 +284,7 @@ func (o outcome) line() string {
 	case "":
 		unit, decimals = "messages a second of one core", 0
 	}
-	s := fmt.Sprintf("%-4s %-34s %10.*f %-6s", o.row.Path, o.contest, decimals, o.ours.median, unit)
+	s := fmt.Sprintf("%-6s %-34s %10.*f %-6s", o.row.Path, o.contest, decimals, o.ours.median, unit)
 	switch {
 	case o.row.Baseline != "":
 		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit,

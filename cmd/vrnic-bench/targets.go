@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 )
 
 // A target is one line of the table that vrnic is to reach: the floor, and the goal, which is
@@ -43,6 +45,20 @@ func tailOf(wait string) func([]outcome) (spread, bool) {
 	}
 }
 
+// tailRatio finds the tail of a path's round trip with that way to wait, divided by that of who was
+// measured beside it: of all rounds' medians.
+func tailRatio(path, wait string) func([]outcome) (spread, bool) {
+	return func(os []outcome) (spread, bool) {
+		for _, o := range os {
+			if o.row.Path == path && o.row.Wait == wait && o.beside.name != "" {
+				v := o.tail.median / o.beside.tail.median
+				return spread{v, v, v}, true
+			}
+		}
+		return spread{}, false
+	}
+}
+
 // worstAllocs finds the outcome with the most allocations a message.
 func worstAllocs(os []outcome) (worst outcome, ok bool) {
 	for _, o := range os {
@@ -67,6 +83,16 @@ var targets = []target{
 		of: ratioOf("ring", "1 MiB Write", "memcpy")},
 	{name: "64 B Write round trip through rings / kernel TCP loopback echo", floor: 0.9, goal: 0.3,
 		less: true, of: ratioOf("ring", "64 B Write round trip", "kernel-tcp")},
+	{name: "64 B Send round trip, --direct=user / polling kernel TCP", floor: 0.5, goal: 0.25,
+		less: true, of: ratioOf("direct", "64 B Send round trip, poll", "kernel-tcp")},
+	{name: "64 B Send round trip, --direct=user / --direct=off", floor: 0.5, goal: 0.25, less: true,
+		of: ratioOf("direct", "64 B Send round trip, poll", "off")},
+	{name: "64 B Sends a second, --direct=user / --direct=off", floor: 1.5, goal: 3,
+		of: ratioOf("direct", "64 B Sends", "off")},
+	{name: "64 B Send round trip, events, --direct=user / kernel TCP", floor: 1, goal: 0.8,
+		less: true, of: ratioOf("direct", "64 B Send round trip, event", "kernel-tcp")},
+	{name: "p99.9 / p50 of 64 B Sends, --direct=user / polling kernel TCP's", floor: 2, goal: 1,
+		less: true, of: tailRatio("direct", string(load.Poll))},
 	{name: "1 MiB Write on addresses of the host / kernel TCP loopback", floor: 0.85, goal: 0.85,
 		of: ratioOf("host", "1 MiB Write", "kernel-tcp")},
 	{name: "64 B Write round trip there / kernel TCP loopback echo", floor: 1.5, goal: 1.5, less: true,

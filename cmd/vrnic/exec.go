@@ -58,6 +58,7 @@ func execCommand() *cli.Command {
 			socketFlag(),
 			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, EnvVars: []string{"VRNIC_DEVICE"},
 				Usage: "show the program this `DEVICE` only (default: all)"},
+			// Not by itself: a fork copies what is lent (docs/decisions.md#X9).
 			&cli.BoolFlag{Name: "lend-heap", EnvVars: []string{"VRNIC_LEND_HEAP"},
 				Usage: "let the daemon map what the program allocates and registers"},
 			&cli.BoolFlag{Name: "rsockets", Usage: "give the program's TCP sockets to RDMA"},

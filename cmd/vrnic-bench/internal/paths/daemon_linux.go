@@ -115,13 +115,18 @@ func (p *Path) forDaemons() (vrnic, dir string, err error) {
 	return vrnic, dir, err
 }
 
-func (p *Path) openRing() error {
+func (p *Path) openRing() error { return p.openOneDevice("off") }
+
+func (p *Path) openDirect() error { return p.openOneDevice("user") }
+
+// openOneDevice has the daemon let messages go without it, or not.
+func (p *Path) openOneDevice(direct string) error {
 	p.addrB = prefixA.Addr()
 	vrnic, dir, err := p.forDaemons()
 	if err != nil {
 		return err
 	}
-	if p.a, err = p.daemon(vrnic, dir, "ring", prefixA); err != nil {
+	if p.a, err = p.daemon(vrnic, dir, "ring", prefixA, "--direct="+direct); err != nil {
 		return err
 	}
 	p.b = side{iwarp: p.client(p.a.socket, iwarpDevice), socket: p.a.socket}

@@ -5,6 +5,7 @@
 //	wire  two devices in this process, each with a TAP in a namespace of its own, whose bridges are
 //	      joined (root)
 //	ring  two QPs of one device of a daemon, another process, each of a client process of its own
+//	direct  the same, of a daemon that lets messages go without it: vrnic up --direct=user
 //	host  two daemons on addresses of the host's loopback, and client processes of each
 //	tap   two daemons with a TAP each, as wire has them, and client processes of each (root)
 package paths
@@ -60,7 +61,7 @@ type place struct {
 }
 
 // Names are the paths there are; those for root are the last.
-var Names = []string{"loop", "pair", "ring", "host", "wire", "tap"}
+var Names = []string{"loop", "pair", "ring", "direct", "host", "wire", "tap"}
 
 // Known says whether there is a path of that name.
 func Known(name string) bool { return slices.Contains(Names, name) }
@@ -70,11 +71,11 @@ func NeedsRoot(name string) bool { return name == "wire" || name == "tap" }
 
 // HasDaemon says whether its devices are a daemon's, so that processes can be its clients.
 func HasDaemon(name string) bool {
-	return name == "ring" || name == "host" || name == "tap"
+	return name == "ring" || name == "direct" || name == "host" || name == "tap"
 }
 
 // OneDevice says whether both ends are on one device, with no network in between.
-func OneDevice(name string) bool { return name == "loop" || name == "ring" }
+func OneDevice(name string) bool { return name == "loop" || name == "ring" || name == "direct" }
 
 // HasMTU says whether the MTU can be chosen: there is a network, and not the host's.
 func HasMTU(name string) bool { return !OneDevice(name) && name != "host" }
@@ -97,6 +98,7 @@ func Open(name string, o Options) (p *Path, err error) {
 	open := map[string]func(*Path) error{
 		"loop": (*Path).openLoop, "pair": (*Path).openPair, "ring": (*Path).openRing,
 		"wire": (*Path).openWire, "tap": (*Path).openTap, "host": (*Path).openHost,
+		"direct": (*Path).openDirect,
 	}[name]
 	if open == nil {
 		return nil, fmt.Errorf("path %q: want one of %s", name, strings.Join(Names, ", "))
