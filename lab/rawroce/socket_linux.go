@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 )
@@ -101,6 +102,8 @@ func (s *Socket) Receive(by time.Time) ([]byte, error) {
 		n, from, err := s.c.ReadFromUDPAddrPort(s.buf)
 		switch {
 		case errors.Is(err, syscall.ECONNREFUSED):
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, os.ErrDeadlineExceeded
 		case err != nil:
 			return nil, err
 		case from.Addr().Unmap() == s.remote && n >= 4:

@@ -18,6 +18,9 @@ const patience = 20 * time.Second
 // ErrSilent: what was waited for did not come.
 var ErrSilent = errors.New("nothing came")
 
+// ErrAborted: an ABORT has come where something else is due.
+var ErrAborted = errors.New("an ABORT")
+
 // ErrOtherAbort: an ABORT has come for another cause than is wanted.
 var ErrOtherAbort = errors.New("an ABORT for")
 
@@ -159,6 +162,8 @@ func (p *Peer) Want(typ byte) (Chunk, error) {
 			case typ:
 				return c, nil
 			case Sack, Data, Heartbeat:
+			case Abort:
+				return nil, p.errorf("%w for %d where type %d is due", ErrAborted, c.Causes(), typ)
 			default:
 				return nil, p.errorf("%v came where type %d is due", c, typ)
 			}
@@ -178,6 +183,8 @@ func (p *Peer) WantAbort(tag uint32, t bool, cause int) error {
 			case c.Type() == Sack, c.Type() == Data, c.Type() == Heartbeat:
 			case c.Type() != Abort:
 				return p.errorf("%v came where an ABORT is due", c)
+			case t && got == p.Own && c.Flags()&FlagT == 0: // the association is still there
+				return p.errorf("%w %d with the own tag, want %x and T", ErrOtherAbort, c.Causes(), tag)
 			case got != tag || (c.Flags()&FlagT != 0) != t:
 				return p.errorf("an ABORT with tag %x and T %t, want %x and %t", got, c.Flags()&FlagT != 0,
 					tag, t)

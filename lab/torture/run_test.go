@@ -16,6 +16,8 @@ import (
 	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/lab/torture"
 	"github.com/vrnic/vrnic/lab/torture/iwarp"
+	"github.com/vrnic/vrnic/lab/torture/roce"
+	"github.com/vrnic/vrnic/lab/torture/sctp"
 	"github.com/vrnic/vrnic/lab/torture/torturetest"
 )
 
@@ -185,14 +187,19 @@ func TestRefused(t *testing.T) {
 // requirement.
 func TestSelect(t *testing.T) {
 	all := some().Cases
-	names := map[string]bool{}
-	for _, c := range all {
-		if names[c.Name] || !strings.Contains(c.Name, "/") || len(c.IDs) == 0 || c.Want == "" {
-			t.Errorf("%+v", c)
+	for _, s := range []torture.Suite{some(), sctp.Suite(nil), roce.Suite(nil)} {
+		names := map[string]bool{}
+		for _, c := range s.Cases {
+			if names[c.Name] || !strings.Contains(c.Name, "/") || len(c.IDs) == 0 || c.Want == "" {
+				t.Errorf("%s: %+v", s.Transport, c)
+			}
+			names[c.Name] = true
 		}
-		names[c.Name] = true
+		if len(s.Cases) < 150 || s.ComesUp == nil {
+			t.Errorf("%s: %d cases", s.Transport, len(s.Cases))
+		}
 	}
-	if len(all) < 150 || len(torture.Select(all, nil)) != len(all) {
+	if len(torture.Select(all, nil)) != len(all) {
 		t.Errorf("%d cases", len(all))
 	}
 	id := all[0].IDs[0]

@@ -97,7 +97,8 @@ int link_listen(uint16_t port, int naddr, char **addr)
 		return errno;
 	if ((err = bind_all(listener, port, naddr, addr)) != 0)
 		return err;
-	return listen(listener, 1) < 0 ? errno : 0;
+	// Associations that have ended wait to be accepted as others do.
+	return listen(listener, 16) < 0 ? errno : 0;
 }
 
 int link_connect(uint16_t port, const char *to, uint16_t lport, int naddr, char **addr)

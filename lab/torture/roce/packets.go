@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/vrnic/vrnic/lab/rawroce"
+	"github.com/vrnic/vrnic/lab/torture"
 )
 
 const nothing = "nothing, and the connection goes on"
@@ -158,7 +159,22 @@ func packets() []row {
 	taken("reserved bits beside AckReq", "ROCE-022", func(q *rawroce.Packet) { q.Ack = 0xff })
 	taken("P_Key 0x7fff", "ROCE-021", func(q *rawroce.Packet) { q.PKey = 0x7fff })
 	for _, port := range []uint16{5555, 65535} {
-		taken(fmt.Sprint("from port ", port), "ROCE-002", func(q *rawroce.Packet) { q.SrcPort = port })
+		rows = append(rows, row{fmt.Sprint("packet/from port ", port), []string{"ROCE-002", "ROCE-003"},
+			"an ACK, to port 4791", func(a *attempt) error {
+				err := a.connected()
+				if err != nil {
+					return err
+				}
+				q := a.Write()
+				q.SrcPort = port
+				if err := a.Put(q); err != nil {
+					return torture.Skipf("this host's: %w", err)
+				}
+				if err = a.acknowledged(); err == nil {
+					err = a.alive()
+				}
+				return err
+			}})
 	}
 	taken("a key and an address of nothing", "ROCE-142", func(q *rawroce.Packet) {
 		q.Ext = rawroce.RETH(1<<64-1, 0xdeadbeef, 0)

@@ -18,7 +18,7 @@ func inits() []row {
 	silent := func(name, id string, send func(a *attempt)) {
 		add(name, id, "nothing, and an INIT is answered", func(a *attempt) error {
 			send(a)
-			return comesUp(a)
+			return unlessAborted(comesUp(a))
 		})
 	}
 	// refused has an INIT come that is answered by an ABORT with its tag.
@@ -195,7 +195,7 @@ func associations() []row {
 	ignored := func(name string, ids []string, send func(a *attempt)) {
 		add(name, "nothing, and the association goes on", ids, func(a *attempt) error {
 			send(a)
-			return a.Alive()
+			return unlessAborted(a.Alive())
 		})
 	}
 	reported := func(name, id string, cause uint16, send func(a *attempt)) {

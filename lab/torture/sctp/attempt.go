@@ -126,6 +126,14 @@ func (a *attempt) moves(stream, ssn uint16) error {
 // behind is what has come of a case: differs counts if nothing failed behind it.
 func behind(differs, err error) error { return cmp.Or(err, differs) }
 
+// unlessAborted is err, of what is to be ignored: an ABORT of it is another way to refuse it.
+func unlessAborted(err error) error {
+	if errors.Is(err, rawsctp.ErrAborted) {
+		return torture.Differf("%w", err)
+	}
+	return err
+}
+
 // aborted wants an ABORT with a tag and a T bit. One of another cause differs.
 func (a *attempt) aborted(tag uint32, t bool, cause int) error {
 	err := a.WantAbort(tag, t, cause)
