@@ -223,7 +223,7 @@ badnet: ## goodput over bad networks, beside Linux TCP, in 20 minutes (root; BAD
 .PHONY: interop
 # It builds siw and rxe and boots them in QEMU, without root.
 interop: ## against Linux siw, rxe and SCTP: the whole matrix of docs/interop.md
-	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^Test(Siw|Rxe)' ./integration
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 60m -run '^Test(Siw|Rxe)' ./integration
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^Test(Siw|Rxe)' ./integration/verbs
 	$(MAKE) interop-sctp
 
@@ -232,8 +232,8 @@ interop-sctp: ## against Linux's SCTP in the same guest, in two minutes
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 10m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: interop-smoke
-interop-smoke: ## the same in two minutes: every operation and fault once
-	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 10m -run '^Test(Siw|Rxe)' ./integration
+interop-smoke: ## the same in a few minutes: every operation and fault once
+	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 15m -run '^Test(Siw|Rxe)' ./integration
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestSiw' ./integration/verbs
 	VRNIC_TEST_INTEROP=smoke \
 	$(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
