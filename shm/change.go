@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -87,11 +86,7 @@ func (c *Client) control(ctx context.Context, what string, req *abi.ControlReque
 // With requests it also writes what happens to those of all queue pairs of these devices.
 func (c *Client) Capture(ctx context.Context, ports []string, snap int, requests bool) (
 	*net.UnixConn, error) {
-	key := strconv.Itoa(snap)
-	if requests {
-		key += abi.CaptureRequests
-	}
-	return c.look(ctx, abi.ControlCapture, key, ports)
+	return c.look(ctx, abi.ControlCapture, abi.CaptureKey(snap, requests), ports)
 }
 
 // Latency has the daemon measure how long requests take until what is returned is shut for writing:

@@ -1,6 +1,10 @@
 package abi
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // This file has what messages.table has no form for: the constants of the control socket, and what
 // calls can be asked. The socket is SOCK_SEQPACKET; requests are answered one at a time and in
@@ -172,7 +176,8 @@ const (
 	ControlReload = 4 // its file, with Key and Value empty
 	// ControlCapture changes nothing: Key is how many octets of a packet are wanted, Value the names
 	// of devices and ports, one a line; the descriptor is a stream socket, to which they come. Behind
-	// the number CaptureRequests says that what happens to requests of these devices is to come, too.
+	// the number the word " requests" says that what happens to requests of these devices is to come,
+	// too: CaptureKey makes it.
 	ControlCapture = 5
 	// ControlLatency changes nothing: Value names devices, or queue pairs as DEVICE,qp=N, one a line,
 	// or is empty for all devices. To the stream socket that is the descriptor comes, when its other
@@ -187,9 +192,6 @@ const (
 	ControlUDP      = 4 // super-frames of UDP, too
 	ControlKnown    = 7
 )
-
-// CaptureRequests is for ControlCapture.
-const CaptureRequests = " requests"
 
 // Limits of LIST.
 const (
@@ -216,3 +218,21 @@ const (
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16
 )
+
+// CaptureKey is the Key of ControlCapture.
+func CaptureKey(snap int, requests bool) string {
+	key := strconv.Itoa(snap)
+	if requests {
+		key += requestsToo
+	}
+	return key
+}
+
+// ParseCaptureKey is what CaptureKey was given.
+func ParseCaptureKey(key string) (snap int, requests bool, err error) {
+	number, requests := strings.CutSuffix(key, requestsToo)
+	snap, err = strconv.Atoi(number)
+	return snap, requests, err
+}
+
+var requestsToo = " requests" // no constant, which would be one of the headers in C, too

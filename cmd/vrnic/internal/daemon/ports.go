@@ -281,8 +281,7 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 	if err != nil {
 		return err
 	}
-	snap, requests := strings.CutSuffix(snap, abi.CaptureRequests)
-	n, err := strconv.Atoi(snap)
+	n, requests, err := abi.ParseCaptureKey(snap)
 	if err != nil || n < 1 || n > frame.MaxLen {
 		return errors.Join(fmt.Errorf("%q octets of packets cannot be captured", snap), conn.Close())
 	}
