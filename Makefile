@@ -77,10 +77,11 @@ race: verbs ## the tests under the race detector, in random order
 
 .PHONY: allocs
 # The race detector allocates by itself, so these tests cannot be under it; nor can TestNeighbour,
-# in which gVisor has a race of its own.
+# in which gVisor has a race of its own. Packages that have none need no build.
 allocs: ## nothing is allocated for a message
-	$(GO) test -count=1 -run 'Allocs|^TestNeighbour$$' ./vnic ./netstack/... ./roce/... \
-	./internal/stacknet
+	$(GO) test -count=1 -run 'Allocs|^TestNeighbour$$' $$(grep -rlE --include='*_test.go' \
+	'^func Test(\w*Allocs\w*|Neighbour)\(' vnic netstack roce internal/stacknet | \
+	xargs -n 1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: sim
 # Faster than `race` runs it, by far: the clock is fake, and there is one processor.
@@ -167,9 +168,9 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 	TSAN_OPTIONS=suppressions=$(CURDIR)/integration/verbs/testdata/tsan.supp \
 	VRNIC_TEST_CFLAGS=-fsanitize=thread VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan \
 	$(GO) test -count=1 ./verbs/sessiontest
-	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; \
-	case $$s in valgrind) tests='$(VALGRIND_TESTS)';; *) tests='$(SANITIZE_TESTS)';; esac; \
-	VRNIC_TEST_SANITIZE=$$s \
+	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; tests='$(SANITIZE_TESTS)'; \
+	case $$s in address) libs=$(CURDIR)/verbs/build/asan;; thread) libs=$(CURDIR)/verbs/build/tsan;; \
+	*) libs=; tests='$(VALGRIND_TESTS)';; esac; VRNIC_TEST_SANITIZE=$$s VRNIC_TEST_LIBS=$$libs \
 	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
 
 # The first seed of `make direct`, and how many.
