@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce/packet"
@@ -106,50 +107,53 @@ func TestACKBehindAnswer(t *testing.T) {
 		"unwilling": {false, ack, []packet.Opcode{write, ack}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &waitingNet{ports: map[netip.Addr]vnic.RoCEReceiver{}}
-			var peers [2]*vnictest.Peer
-			var lingers [2]answerer
-			for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
-				d := vnictest.NewNet().Device(t, "rocep0", []string{addr}, func(c *vnic.Config) {
-					c.RoCE, c.Network, c.MTU = true, n, 9000
-				})
-				peers[i] = vnictest.NewPeer(t, vnictest.Open(t, d, vnic.ContextConfig{}),
-					vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.RC}, Linger: &lingers[i]})
-			}
-			x, y := peers[0], peers[1]
-			vnictest.ConnectByNumber(t, x, y, nil)
-			lingers[1].willing = tt.willing
-			if tt.answer != ack {
-				x.Recv(3, 500, 64)
-				lingers[1].answer = func() {
-					if len(n.sent) != 1 {
-						t.Errorf("%v was sent while an answer was waited for", n.sent)
-					}
-					lingers[1].answer = nil
-					if tt.answer == send {
-						y.Send(2, 0, 64)
-					} else {
-						y.Write(2, 0, 64, x, 500)
+			// In fake time nothing is sent again because the machine was busy.
+			synctest.Test(t, func(t *testing.T) {
+				n := &waitingNet{ports: map[netip.Addr]vnic.RoCEReceiver{}}
+				var peers [2]*vnictest.Peer
+				var lingers [2]answerer
+				for i, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
+					d := vnictest.NewNet().Device(t, "rocep0", []string{addr}, func(c *vnic.Config) {
+						c.RoCE, c.Network, c.MTU = true, n, 9000
+					})
+					peers[i] = vnictest.NewPeer(t, vnictest.Open(t, d, vnic.ContextConfig{}),
+						vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.RC}, Linger: &lingers[i]})
+				}
+				x, y := peers[0], peers[1]
+				vnictest.ConnectByNumber(t, x, y, nil)
+				lingers[1].willing = tt.willing
+				if tt.answer != ack {
+					x.Recv(3, 500, 64)
+					lingers[1].answer = func() {
+						if len(n.sent) != 1 {
+							t.Errorf("%v was sent while an answer was waited for", n.sent)
+						}
+						lingers[1].answer = nil
+						if tt.answer == send {
+							y.Send(2, 0, 64)
+						} else {
+							y.Write(2, 0, 64, x, 500)
+						}
 					}
 				}
-			}
-			for i := range y.Buf {
-				x.Buf[i], y.Buf[i] = byte(i), byte(2*i+1)
-			}
-			x.Write(1, 0, 64, y, 1000)
-			x.WantSend("written", is(1, ok))
-			if tt.answer != ack {
-				y.WantSend("answered", is(2, ok))
-				if !bytes.Equal(x.Buf[500:564], y.Buf[:64]) {
-					t.Error("other octets")
+				for i := range y.Buf {
+					x.Buf[i], y.Buf[i] = byte(i), byte(2*i+1)
 				}
-			}
-			if !slices.Equal(n.sent, tt.want) {
-				t.Errorf("sent: %v, want %v", n.sent, tt.want)
-			}
-			if calls := lingers[1].calls; (calls > 0) != tt.willing {
-				t.Errorf("waited %d times", calls)
-			}
+				x.Write(1, 0, 64, y, 1000)
+				x.WantSend("written", is(1, ok))
+				if tt.answer != ack {
+					y.WantSend("answered", is(2, ok))
+					if !bytes.Equal(x.Buf[500:564], y.Buf[:64]) {
+						t.Error("other octets")
+					}
+				}
+				if !slices.Equal(n.sent, tt.want) {
+					t.Errorf("sent: %v, want %v", n.sent, tt.want)
+				}
+				if calls := lingers[1].calls; (calls > 0) != tt.willing {
+					t.Errorf("waited %d times", calls)
+				}
+			})
 		})
 	}
 }
