@@ -106,7 +106,7 @@ ARM64_TESTS ?= ./iwarp/... ./sctpddp/... ./roi/... ./roce/... ./netstack/sctp/..
 ARM64_C := CGO_ENABLED=0 CC=aarch64-linux-gnu-gcc \
 	VRNIC_TEST_EMULATOR='qemu-aarch64-static -L /usr/aarch64-linux-gnu'
 ARM64_SMOKE := ^Test(MemoryRegions|Windows|HostileRings|CompletionEvents|Death|Threads|Rings|$\
-	Litmus)$$
+	Litmus|LitmusPair)$$
 
 .PHONY: test-arm64
 # QEMU emulates the processor, not the kernel: packages that ask that for more are not among them,
@@ -173,14 +173,15 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 	*) libs=; tests='$(VALGRIND_TESTS)';; esac; VRNIC_TEST_SANITIZE=$$s VRNIC_TEST_LIBS=$$libs \
 	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
 
-# The first seed of `make direct`, and how many.
+# Of `make direct`: the first seed, how many there are, and how many programs die.
 DIRECTSEED ?= 1000
 DIRECTSEEDS ?= 4000
+DIRECTKILLS ?= 10000
 
 .PHONY: direct
-direct: ## random programs with the direct path and without it see the same: DIRECTSEEDS of them
-	$(GO) test -count=1 -v -timeout 60m -run '^TestDirectRandom$$' ./integration/verbs \
-	-seed $(DIRECTSEED) -seeds $(DIRECTSEEDS)
+direct: ## the direct path: random programs with it and without it, and programs that die
+	$(GO) test -count=1 -v -timeout 90m -run '^TestDirect(Random|Marks|Kills|DaemonKilled)$$' \
+	./integration/verbs -seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS)
 
 .PHONY: impaired
 impaired: ## SCTP over a network that loses, reorders and doubles: a million messages

@@ -12,9 +12,9 @@ import (
 )
 
 // direct is two ends on one device, whose programs exchange messages without the daemon, or do not.
-func direct(t *testing.T, mode string) *topology {
+func direct(t *testing.T, mode string, args ...string) *topology {
 	t.Helper()
-	p := &place{up(t, nil, "--device", deviceA, "--direct="+mode), "", addrsA}
+	p := &place{up(t, nil, append(args, "--device", deviceA, "--direct="+mode)...), "", addrsA}
 	return &topology{"direct=" + mode, p, p}
 }
 

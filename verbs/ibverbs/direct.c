@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pair/mark.h"
 #include "queue.h"
 
 /* What goes so: longer messages are the daemon's. */
@@ -167,6 +168,7 @@ static int attach(struct vrnic_qp *qp)
 		d->ring--;
 	qp->sq.direct = d;
 	pthread_mutex_unlock(&qp->sq.lock);
+	VRNIC_MARK(PAIR);
 	qp->direct = d;
 	d->next = vrnic_rq_join(&qp->rq, &d->in, qp->qp.pd);
 	add(rcq, d);
@@ -329,6 +331,7 @@ bool vrnic_direct_send(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32
 	if (!to)
 		return false;
 	gather(to, iov, wr->num_sge);
+	VRNIC_MARK(COPIED);
 	if (signaled) /* before the stamp: an answer comes after it */
 		complete(d, wr->wr_id);
 	vrnic_pair_end(&d->out, total, solicited);

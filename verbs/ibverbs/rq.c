@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pair/mark.h"
 #include "queue.h"
 
 /*
@@ -211,6 +212,7 @@ int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_w
 		/* in this order, and the daemon the other way round: one of the two sees the other */
 		if (!dead) {
 			atomic_store(rq->prod_word, prod);
+			VRNIC_MARK(POSTED);
 			if (rq->in) /* in this order: docs/direct.md#receiving */
 				rooms(rq, from);
 			ring = atomic_load(rq->starved);

@@ -1,5 +1,6 @@
 /* The order of the steps is that of docs/direct.md, which a search in shm/ring goes through. */
 #include "pair.h"
+#include "mark.h"
 
 /* What goes into a slot; the rest goes into the slab. */
 #define IN_SLOT (VRNIC_SLOT_LEN - VRNIC_SLOT_DATA)
@@ -131,6 +132,7 @@ static char *place(struct vrnic_pair_out *out, uint32_t n)
 
 	if (!load_acquire(out->open))
 		return NULL;
+	VRNIC_MARK(OPEN);
 	base = load_acquire(out->base);
 	if (base != out->was) /* the daemon has used some, behind all that were used here */
 		out->was = out->used = base;
@@ -141,6 +143,7 @@ static char *place(struct vrnic_pair_out *out, uint32_t n)
 	length = atomic_load_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH), memory_order_relaxed);
 	if (length == VRNIC_NO_ROOM || n > length)
 		return NULL;
+	VRNIC_MARK(ROOM);
 	out->slab_off = VRNIC_NO_SLAB;
 	out->slab_end = out->slab_prod;
 	if (n <= IN_SLOT)
@@ -154,6 +157,7 @@ char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n)
 
 	atomic_exchange(out->seq, ++out->odd);
 	fence_behind();
+	VRNIC_MARK(ODD);
 	to = place(out, n);
 	if (!to)
 		store_release(out->seq, ++out->odd);
@@ -170,18 +174,22 @@ void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
 {
 	char *slot = slot_at(out->slots, out->used, out->mask);
 
+	VRNIC_MARK(RECORDED);
 	out->slab_prod = out->slab_end;
 	*(uint32_t *)(slot + VRNIC_SLOT_LENGTH) = n;
 	*(uint32_t *)(slot + VRNIC_SLOT_FLAGS) = solicited ? VRNIC_SQ_SOLICITED : 0;
 	*(uint32_t *)(slot + VRNIC_SLOT_SLAB_OFF) = out->slab_off;
 	out->used++;
 	store_release(vrnic_word(slot, VRNIC_SLOT_STAMP), out->used);
+	VRNIC_MARK(STAMPED);
 	store_release(out->done, out->used);
+	VRNIC_MARK(DONE);
 	count(out->messages, 1);
 	count(out->octets, n);
 	if (solicited)
 		count(out->asked, 1);
 	store_release(out->seq, ++out->odd);
+	VRNIC_MARK(EVEN);
 }
 
 static void one_more(_Atomic uint32_t *count)
@@ -201,6 +209,7 @@ bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own)
 	}
 	if (unlikely(own))
 		one_more(out->own);
+	VRNIC_MARK(WANTED);
 	return want || own;
 }
 
@@ -210,7 +219,9 @@ void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)
 
 	atomic_store_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH),
 			      octets < VRNIC_NO_ROOM ? octets : VRNIC_NO_ROOM, memory_order_relaxed);
+	VRNIC_MARK(LENGTH);
 	store_release(vrnic_word(room, VRNIC_ROOM_STAMP), i + 1);
+	VRNIC_MARK(ROOMED);
 }
 
 bool vrnic_pair_stamped(const struct vrnic_pair_in *in, uint32_t i)
@@ -239,8 +250,10 @@ bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic
 
 void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m)
 {
+	VRNIC_MARK(TAKEN);
 	if (m->slab_off == VRNIC_NO_SLAB)
 		return;
 	in->slab_cons += ((m->slab_off - in->slab_cons) & (in->slab_size - 1)) + m->length;
 	store_release(in->slab_cons_word, in->slab_cons);
+	VRNIC_MARK(GIVEN_BACK);
 }

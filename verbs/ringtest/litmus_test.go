@@ -41,3 +41,30 @@ func TestLitmus(t *testing.T) {
 		t.Logf("%s: %d of %d", name, bad(name), times)
 	}
 }
+
+// What pair/pair.c does, with a sender, a receiver and a daemon that run freely, while the
+// direction changes hands. Little is seen of an order that is not kept: a sender that says only
+// behind its look at DirOpen that it looks loses a message in some millions, on two processors that
+// others use, too.
+func TestLitmusPair(t *testing.T) {
+	const source, times = "testdata/litmus/pair.c", 200000
+	ctest.Need(t)
+	if _, err := ctest.Sources(source, "../core/*.h", "../pair/*.[ch]", "../*.h"); err != nil {
+		t.Fatal(err)
+	}
+	program, err := ctest.CC("litmus-pair", "-std=c11", "-O2", "-Wextra", "-pthread", source,
+		"../pair/pair.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad, changes int
+	out := run(t, program, fmt.Sprint(times))
+	if _, err := fmt.Sscan(out, &bad, &changes); err != nil {
+		t.Fatalf("%q", out)
+	}
+	if bad != 0 || changes == 0 {
+		t.Errorf("%d of %d messages are wrong, and the direction changed hands %d times", bad, times,
+			changes)
+	}
+	t.Logf("%d messages, the direction changed hands %d times", times, changes)
+}
