@@ -272,7 +272,9 @@ func wantsCheck(c *cli.Context) (bool, error) {
 // runChecked runs the program as a child, and says what is wrong with it.
 func runChecked(c *cli.Context, args []string, set launch.Settings) error {
 	opts := check.Options{Out: c.App.ErrWriter, Pedantic: c.Bool("pedantic"),
-		Stalls: func(device string, qpn uint32) uint64 { return stallsOf(set.Socket, device, qpn) }}
+		Counts: func(device string, qpn uint32) (check.Counts, bool) {
+			return countsOf(set.Socket, device, qpn)
+		}}
 	if name := c.String("check-json"); name != "" {
 		f, err := os.Create(name)
 		if err != nil {
@@ -320,26 +322,26 @@ func summary(w io.Writer, n int) {
 	}
 }
 
-// stallsOf asks the daemon how many messages found no receive at a queue pair.
-func stallsOf(socket, device string, qpn uint32) uint64 {
+// countsOf asks the daemon what it has counted of a queue pair.
+func countsOf(socket, device string, qpn uint32) (c check.Counts, ok bool) {
 	client, err := shm.Dial(socket)
 	if err != nil {
-		return 0 // it has gone, and so has the queue pair
+		return c, false // it has gone, and so has the queue pair
 	}
 	defer client.Close()
 	rows, err := client.Stat()
 	if err != nil {
-		return 0
+		return c, false
 	}
 	for _, raw := range rows {
 		var row struct {
 			Kind, Dev string
 			QPN       uint32
-			Stalls    uint64
+			check.Counts
 		}
 		if json.Unmarshal(raw, &row) == nil && row.Kind == "qp" && row.Dev == device && row.QPN == qpn {
-			return row.Stalls
+			return row.Counts, true
 		}
 	}
-	return 0
+	return c, false
 }

@@ -130,7 +130,8 @@ func (top *topology) runMistake(t *testing.T, name string) []finding {
 	file := filepath.Join(t.TempDir(), "found")
 	d.stdin = stdin
 	args := []string{program, "exec", "--check", "--check-json", file}
-	if strings.HasPrefix(name, "long_") || strings.HasPrefix(name, "draining_") {
+	if strings.HasPrefix(name, "long_") || strings.HasPrefix(name, "draining_") ||
+		strings.HasPrefix(name, "wide_") {
 		args = append(args, "--pedantic")
 	}
 	p := d.begin(slices.Concat(d.env(), top.cEnv()), append(args, "--", cProgram(t, "mistakes"),

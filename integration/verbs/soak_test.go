@@ -64,6 +64,10 @@ func roundOf(seed uint64, n int) soakRound {
 	out := soakRound{dev: soakDevices[r.IntN(len(soakDevices))], net: soakNets[r.IntN(len(soakNets))],
 		fault: soakFaults[r.IntN(len(soakFaults))], check: r.IntN(2) == 0, program: r.Uint64(),
 		rounds: 10 + r.IntN(60)}
+	if strings.HasPrefix(out.dev, "r") {
+		// A retry of RoCE is one packet after some seconds: a burst takes as many of them as it has.
+		out.net, _, _ = strings.Cut(out.net, " burst")
+	}
 	out.fault = strings.NewReplacer("DEV", out.dev+"0", "NTH",
 		fmt.Sprint(r.IntN(40))).Replace(out.fault)
 	if r.IntN(6) == 0 {

@@ -102,11 +102,13 @@ void report_site(struct report *r, const char *role, const struct site *s);
 /* An object, and where it was made. */
 void report_object(struct report *r, const char *role, const struct object *o);
 void report_send(struct report *r);
-/*
- * How many messages have found no receive at a queue pair, as the daemon has counted it; 0 also if
- * nobody knows.
- */
-uint64_t report_ask_stalls(const char *device, uint32_t qpn);
+/* What the daemon has counted of a queue pair. */
+struct qp_counts {
+	uint64_t stalls; /* messages that have found no receive */
+	uint64_t writes, reads, atomics; /* of the peer */
+};
+
+bool report_ask(const char *device, uint32_t qpn, struct qp_counts *c); /* false: nobody knows */
 
 /* ---- next.c: the functions that ours stand in front of ---- */
 
@@ -300,8 +302,8 @@ struct ibv_qp *check_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr
 struct ibv_srq *check_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
 /* With the lock held: tells what a queue pair leaves behind that ends, by itself or the program. */
 void qp_last_words(struct qp *qp);
-/* Asks whether messages have found no receive, and tells of it. Not with the lock held. */
-void qp_ask_stalls(const struct qp_name *name, const struct site *site);
+/* Asks what was counted, and tells of messages that found no receive. Not with the lock held. */
+void qp_ask(const struct qp_name *name, const struct site *site);
 
 /* ---- post.c, poll.c ---- */
 
@@ -320,6 +322,13 @@ int check_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_w
 int check_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int check_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 void poll_follow(struct ibv_cq_ex *cq); /* a new one that is polled by start_poll */
+
+/* ---- rights.c: what peers may do; all with the lock held ---- */
+
+void rights_given(const struct object *mr, int access); /* a region was registered */
+void rights_made_qp(void);
+void rights_used(const struct qp_counts *c); /* a queue pair, which ends */
+void rights_tell(void); /* at the end of the program */
 
 /* ---- destroy.c: the order of ends ---- */
 

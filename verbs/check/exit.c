@@ -82,7 +82,10 @@ static void at_exit(int status, void *arg)
 		book_each(k, tell_leak, &status);
 	book_unlock();
 	for (i = 0; i < a.n; i++)
-		qp_ask_stalls(&a.qps[i], &here);
+		qp_ask(&a.qps[i], &here);
+	book_lock();
+	rights_tell();
+	book_unlock();
 }
 
 /* Of glibc; where there is none the status is not known. */

@@ -103,6 +103,7 @@ static struct ibv_mr *add_region(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t 
 		m->o.internal = site_from_cm(&site);
 		book_use(&m->o, book_find(KIND_PD, pd));
 		set_region(m, mr, iova, access);
+		rights_given(&m->o, access);
 		memory_watch(mr->addr, mr->length);
 	}
 	book_unlock();

@@ -263,6 +263,7 @@ static struct ibv_qp *add_qp(struct ibv_qp *ibqp, const struct ibv_qp_init_attr 
 		qp->context = ibqp->context;
 		set_name(&qp->name, ibqp);
 		book_set_number(&qp->o, ibqp->qp_num);
+		rights_made_qp();
 	}
 	book_unlock();
 	return ibqp;
@@ -379,18 +380,19 @@ void qp_last_words(struct qp *qp)
 	report_send(&r);
 }
 
-void qp_ask_stalls(const struct qp_name *name, const struct site *site)
+void qp_ask(const struct qp_name *name, const struct site *site)
 {
-	uint64_t stalls = report_ask_stalls(name->device, name->number);
+	struct qp_counts c;
 	struct report r;
 	struct qp *qp;
 
-	if (!stalls)
+	if (!report_ask(name->device, name->number, &c))
 		return;
 	book_lock();
+	rights_used(&c);
 	qp = book_find(KIND_QP, name->at);
-	if (qp && report_begin(&r, "no-receive", &qp->o.made)) {
-		report_number(&r, "messages", stalls);
+	if (c.stalls && qp && report_begin(&r, "no-receive", &qp->o.made)) {
+		report_number(&r, "messages", c.stalls);
 		report_object(&r, "qp", &qp->o);
 		report_site(&r, "here", site);
 		report_send(&r);
@@ -414,7 +416,7 @@ CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 		qp_last_words(qp);
 	book_unlock();
 	if (qp)
-		qp_ask_stalls(&name, &site);
+		qp_ask(&name, &site);
 	event_wait(KIND_QP, ibqp, "ibv_destroy_qp", &site);
 	err = next()->ibv_destroy_qp(ibqp);
 	book_lock();

@@ -166,30 +166,31 @@ void report_send(struct report *r)
 	close(fd);
 }
 
-uint64_t report_ask_stalls(const char *device, uint32_t qpn)
+bool report_ask(const char *device, uint32_t qpn, struct qp_counts *c)
 {
 	struct sockaddr_un own = { .sun_family = AF_UNIX };
-	uint64_t stalls = 0;
 	struct pollfd p;
 	char text[256];
 	ssize_t n;
+	bool known = false;
 	int len;
 
 	if (!listener_len)
-		return 0;
-	len = snprintf(text, sizeof(text), "%s\nask-stalls %" PRIu32 " %s\n", secret, qpn, device);
+		return false;
+	len = snprintf(text, sizeof(text), "%s\nask-counts %" PRIu32 " %s\n", secret, qpn, device);
 	p.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	p.events = POLLIN;
 	if (p.fd < 0)
-		return 0;
+		return false;
 	/* a name that the kernel finds, for the answer */
 	if (!bind(p.fd, (struct sockaddr *)&own, sizeof(own.sun_family)) &&
 	    sendto(p.fd, text, (size_t)len, MSG_NOSIGNAL, (struct sockaddr *)&listener,
 		   listener_len) == len && poll(&p, 1, PATIENCE_MS) == 1) {
 		n = recv(p.fd, text, sizeof(text) - 1, 0);
 		text[n > 0 ? n : 0] = 0;
-		stalls = strtoull(text, NULL, 10);
+		known = sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &c->stalls, &c->writes,
+			       &c->reads, &c->atomics) == 4;
 	}
 	close(p.fd);
-	return stalls;
+	return known;
 }

@@ -362,7 +362,7 @@ static void long_private(bool right)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	struct rdma_cm_event *ev;
-	struct vt_opts o = { 0 };
+	struct vt_opts o = { .access = IBV_ACCESS_LOCAL_WRITE };
 	char data[57] = { 0 };
 
 	vt_listen(&p);
@@ -402,7 +402,7 @@ static void draining(bool right)
 {
 	struct ibv_qp_attr attr = { .qp_state = right ? IBV_QPS_ERR : IBV_QPS_SQD };
 
-	open_pair((struct vt_opts){ 0 });
+	open_pair((struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
 	message();
 	CHECK_EQ(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE), 0); /* HERE draining */
 	vt_free(&p);
@@ -471,11 +471,27 @@ static void small_srq_cq(bool right)
 	vt_close(&p);
 }
 
+/* With --pedantic. Both sides' regions are of one place. */
+static void wide(bool right)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | (right ? 0 : IBV_ACCESS_REMOTE_READ);
+	struct ibv_mr *mr;
+
+	open_pair((struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	mr = ibv_reg_mr(p.b.pd, p.b.buf, 4096, access); /* HERE wide-access */
+	CHECK(mr);
+	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, IBV_SEND_SIGNALED, (uintptr_t)p.b.buf, mr->rkey), 0);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	message();
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_close(&p);
+}
+
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
 	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline) \
-	f(draining) f(wr_changed) f(wr_outside) f(small_srq_cq)
+	f(draining) f(wide) f(wr_changed) f(wr_outside) f(small_srq_cq)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
 MISTAKES(RUN)

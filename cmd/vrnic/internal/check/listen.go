@@ -16,8 +16,16 @@ type Options struct {
 	Out      io.Writer // where they are said
 	JSON     io.Writer // and where each is written in a line; nil: nowhere
 	Pedantic bool      // notes, too
-	// Stalls asks how many messages found no receive at a queue pair.
-	Stalls func(device string, qpn uint32) uint64
+	// Counts asks what was counted of a queue pair; false: it is not there.
+	Counts func(device string, qpn uint32) (Counts, bool)
+}
+
+// Counts are those of a queue pair that the library asks for.
+type Counts struct {
+	Stalls    uint64 // messages that found no receive
+	InWrites  uint64 `json:"in_writes"` // of the peer
+	InReads   uint64 `json:"in_reads"`
+	InAtomics uint64 `json:"in_atomics"`
 }
 
 // A Listener takes what the library tells of a program and of those that it starts.
@@ -75,7 +83,7 @@ func (l *Listener) read(said chan<- string) {
 		if subtle.ConstantTimeCompare([]byte(secret), []byte(l.secret)) == 0 {
 			continue // a stranger's
 		}
-		if ask, ok := strings.CutPrefix(text, "ask-stalls "); ok {
+		if ask, ok := strings.CutPrefix(text, "ask-counts "); ok {
 			l.answer(strings.TrimSpace(ask), from)
 			continue
 		}
@@ -85,12 +93,14 @@ func (l *Listener) read(said chan<- string) {
 
 func (l *Listener) answer(ask string, to *net.UnixAddr) {
 	number, device, _ := strings.Cut(ask, " ")
-	n := uint64(0)
-	if qpn, err := strconv.ParseUint(number, 10, 32); err == nil && l.opts.Stalls != nil {
-		n = l.opts.Stalls(device, uint32(qpn))
+	text := "unknown"
+	if qpn, err := strconv.ParseUint(number, 10, 32); err == nil && l.opts.Counts != nil {
+		if c, ok := l.opts.Counts(device, uint32(qpn)); ok {
+			text = fmt.Sprint(c.Stalls, c.InWrites, c.InReads, c.InAtomics)
+		}
 	}
 	if to != nil {
-		_, _ = l.conn.WriteToUnix(strconv.AppendUint(nil, n, 10), to) // it may have gone
+		_, _ = l.conn.WriteToUnix([]byte(text), to) // it may have gone
 	}
 }
 

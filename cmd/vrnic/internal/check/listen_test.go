@@ -114,13 +114,10 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// The library asks how many messages found no receive, and gets a number.
-func TestStalls(t *testing.T) {
-	l, err := Listen(Options{Out: io.Discard, Stalls: func(device string, qpn uint32) uint64 {
-		if device != "vrnic0" || qpn != 5 {
-			t.Errorf("it asks for %d of %q", qpn, device)
-		}
-		return 3
+// The library asks what was counted of a queue pair, and gets numbers, or that nobody knows.
+func TestCounts(t *testing.T) {
+	l, err := Listen(Options{Out: io.Discard, Counts: func(device string, qpn uint32) (Counts, bool) {
+		return Counts{Stalls: 3, InWrites: 4, InReads: 5, InAtomics: 6}, device == "vrnic0" && qpn == 5
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -134,11 +131,14 @@ func TestStalls(t *testing.T) {
 	}
 	defer conn.Close()
 	b := make([]byte, 16)
-	if _, err := conn.WriteToUnix([]byte(secret+"\nask-stalls 5 vrnic0\n"), to); err != nil {
-		t.Fatal(err)
-	}
-	if k, err := conn.Read(b); err != nil || string(b[:k]) != "3" {
-		t.Errorf("the answer is %q, %v", b[:k], err)
+	for ask, want := range map[string]string{"5 vrnic0": "3 4 5 6", "6 vrnic0": "unknown",
+		"x": "unknown"} {
+		if _, err := conn.WriteToUnix([]byte(secret+"\nask-counts "+ask+"\n"), to); err != nil {
+			t.Fatal(err)
+		}
+		if k, err := conn.Read(b); err != nil || string(b[:k]) != want {
+			t.Errorf("the answer to %q is %q, %v, want %q", ask, b[:k], err, want)
+		}
 	}
 	if n, err := l.Close(); n != 0 || err != nil {
 		t.Errorf("%d findings, %v", n, err)

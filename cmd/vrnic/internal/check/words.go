@@ -152,6 +152,12 @@ var words = map[string]wording{
 			"InfiniBand and RoCE have room for %d.", f.Texts["call"],
 			f.Numbers["length"], f.Numbers["room"])
 	}},
+	"wide-access": {Note, "rights that no peer has made use of", func(f *Finding) string {
+		return fmt.Sprintf("%s was registered for peers to %s, and until the program's end none has "+
+			"done so, of any of its regions. Who has learned a key can do what its rights say: give those "+
+			"that are needed.", capital(fmt.Sprintf("a memory region of %d octets", f.Numbers["length"])),
+			remoteRights(f.Numbers["access"]))
+	}},
 	"draining": {Note, "a state that other cards refuse", func(f *Finding) string {
 		return fmt.Sprintf("ibv_modify_qp has taken %s to IBV_QPS_SQD. That is in the specification, "+
 			"and there here; NVIDIA's mlx5 refuses it with EINVAL. Draining is over, too, when a "+
@@ -162,6 +168,21 @@ var words = map[string]wording{
 			"there here; some cards have room for %d, and refuse to make it. Ask for less, or for "+
 			"less again when ibv_create_qp fails.", f.Numbers["length"], f.Numbers["room"])
 	}},
+}
+
+// remoteRights are those of enum ibv_access_flags that are peers'.
+func remoteRights(access uint64) string {
+	var list []string
+	for _, r := range []struct {
+		bit  uint64
+		name string
+	}{{1 << 1, "write (IBV_ACCESS_REMOTE_WRITE)"}, {1 << 2, "read (IBV_ACCESS_REMOTE_READ)"},
+		{1 << 3, "change by atomics (IBV_ACCESS_REMOTE_ATOMIC)"}} {
+		if access&r.bit != 0 {
+			list = append(list, r.name)
+		}
+	}
+	return strings.Join(list, " and ")
 }
 
 // kinds names objects for people, and endsWith the calls that end them.
