@@ -204,9 +204,9 @@ func TestComeAndGo(t *testing.T) {
 	s.podman("rm", "--force", "--time", "0", "again")
 	// Nothing of theirs is left, in the daemon that has gone or the one that is there.
 	for _, name := range names {
-		if out := s.podman("logs", name); !strings.Contains(out, "DEVICE_FATAL") {
-			t.Errorf("when its daemon ended %s was told %s", name, out)
-		}
+		proctest.Eventually(t, patience, name+" is told that its daemon has ended", func() bool {
+			return strings.Contains(s.podman("logs", name), "DEVICE_FATAL")
+		})
 	}
 	s.settle()
 	if out := s.podman("ps", "--quiet"); strings.Count(out, "\n") != n {
