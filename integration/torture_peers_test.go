@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
-	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
@@ -77,6 +76,23 @@ func (x *tortured) boot(ctx context.Context) {
 	}
 }
 
+// ready boots the guest and waits until its program takes connections. A guest may die of the first
+// ones, which are given up if it is slow: then it is booted once more.
+func (x *tortured) ready(ctx context.Context, comesUp func() error) {
+	x.t.Helper()
+	var err error
+	for range 3 {
+		x.boot(ctx)
+		for end := time.Now().Add(2 * patience); time.Now().Before(end) && ctx.Err() == nil; {
+			if err = comesUp(); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond) // the program takes a moment
+		}
+	}
+	x.t.Fatalf("no connection comes up: %v\n%s", err, x.g.Log())
+}
+
 // run has each case of a suite run, whatever dies of those before it, and reports what has come of
 // it. Of a smoke test there are fewer.
 func (x *tortured) run(ctx context.Context, title string, s torture.Suite) torture.Report {
@@ -92,10 +108,9 @@ func (x *tortured) run(ctx context.Context, title string, s torture.Suite) tortu
 	}
 	var r torture.Report
 	for left := s.Cases; len(left) > 0 && ctx.Err() == nil; {
-		x.boot(ctx)
-		proctest.Eventually(x.t, patience, "the guest's program takes a connection", func() bool {
+		x.ready(ctx, func() error {
 			_, err := s.ComesUp(ctx, target)
-			return err == nil
+			return err
 		})
 		s.Cases = left
 		err := torture.Run(ctx, target, s, func(y torture.Result) {
