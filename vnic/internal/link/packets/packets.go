@@ -56,45 +56,6 @@ type Path struct {
 	FlowLabel    uint32
 }
 
-// An engine is a roce.RC, or a roce.UC made like one.
-type engine interface {
-	Post(r *roce.Request) error
-	Append(b []byte, now time.Time) ([]byte, bool)
-	Pending() bool
-	OnlyACK() bool
-	Receive(now time.Time, h *packet.Header, payload []byte)
-	Fault() *roce.Fault
-	Deadline() (time.Time, bool)
-	Expire(now time.Time)
-	Start(c roce.Config)
-	Update(c roce.Config)
-	Drain()
-	Resume()
-	Drained() bool
-	Hold(on bool)
-	PSNs() (sq, rq packet.PSN)
-	Counters() *roce.Counters
-	Rests() bool
-	Pass(psns uint32)
-	Serves() bool
-	Passed(psns, requests uint32)
-}
-
-// unreliable is a UC that looks like an RC.
-type unreliable struct{ *roce.UC }
-
-func (u unreliable) Append(b []byte, _ time.Time) ([]byte, bool) { return u.UC.Append(b) }
-func (u unreliable) Receive(_ time.Time, h *packet.Header, payload []byte) {
-	u.UC.Receive(h, payload)
-}
-func (u unreliable) OnlyACK() bool               { return false }
-func (u unreliable) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (u unreliable) Expire(time.Time)            {}
-func (u unreliable) Counters() *roce.Counters    { return &noCounters }
-
-// noCounters are those of a UC, which knows of nothing amiss.
-var noCounters roce.Counters
-
 // A Link is a link.Link over packets. It is the roce.Host of its engine, and makes the packets that
 // its route sends.
 type Link struct {
@@ -102,7 +63,7 @@ type Link struct {
 	link.NoStream
 	qp   QP
 	work *wqe.Requests
-	eng  engine
+	eng  roce.Engine
 	// transport is that of the engine's packets.
 	transport packet.Transport
 	route     datagram.Route
@@ -163,7 +124,7 @@ func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, d *D
 	l.answers.Init(&l.out, 0)
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
-		l.eng, l.transport = unreliable{roce.NewUC(cfg, l)}, packet.UC
+		l.eng, l.transport = roce.Unreliable{UC: roce.NewUC(cfg, l)}, packet.UC
 		if d.Congestion == nil {
 			among := &d.crowd
 			if p.Peer != nil {
@@ -225,7 +186,7 @@ func (l *Link) Drained() bool { return l.eng.Drained() && !l.partlyCopied() }
 // Refuse has the next request of the peer of an RC answered with a NAK. It comes as a packet, also
 // from a peer of this process.
 func (l *Link) Refuse(s packet.Syndrome) {
-	if c, ok := l.eng.(*roce.RC); ok {
+	if c, ok := l.eng.(interface{ Refuse(packet.Syndrome) }); ok {
 		l.FindBy(nil)
 		c.Refuse(s)
 	}
@@ -233,7 +194,7 @@ func (l *Link) Refuse(s packet.Syndrome) {
 
 // Recover has a UC that has failed to send go on.
 func (l *Link) Recover() {
-	if u, ok := l.eng.(unreliable); ok {
+	if u, ok := l.eng.(interface{ Recover() }); ok {
 		u.Recover()
 		l.failed, l.sending = false, true
 	}
