@@ -19,6 +19,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A Device is one virtual RNIC.
@@ -39,6 +40,8 @@ type Device struct {
 	portHeld  bool                   // guarded by mu: it is made to look down
 
 	keys *mem.Keys // STags
+
+	recorder atomic.Pointer[record.Recorder] // of connections that begin; nil: nobody's
 
 	cm *cm.Manager
 
@@ -184,6 +187,29 @@ type (
 	Spoiler = wqe.Spoiler
 	Fate    = wqe.Fate
 )
+
+// Record has connections that begin from now on recorded by r, and requests of all queue pairs,
+// until stop is called. RoCE devices beside d send packets meanwhile. One recording at a time.
+func (d *Device) Record(r *record.Recorder) (stop func(), err error) {
+	if !d.recorder.CompareAndSwap(nil, r) {
+		return nil, fmt.Errorf("device %s is being recorded already: %w", d.cfg.Name, rdma.ErrBusy)
+	}
+	unwatch := d.Watch()
+	unobserve := d.Observe(func(qpn uint32) RequestWatcher { return r.Requests(d.cfg.Name, qpn) })
+	return func() {
+		unobserve()
+		unwatch()
+		d.recorder.Store(nil)
+	}, nil
+}
+
+// tape records the connection that QP qpn begins; nil: nobody wants that.
+func (d *Device) tape(qpn uint32) *record.Tape {
+	if r := d.recorder.Load(); r != nil {
+		return r.Tape(d.cfg.Name, qpn)
+	}
+	return nil
+}
 
 // An observer looks at the requests of queue pairs.
 type observer struct {

@@ -302,8 +302,6 @@ func (d *Device) QPKinds() map[QPKind]int {
 	return kinds
 }
 
-var transportNames = [...]string{llp.TCP: "tcp", llp.SCTP: "sctp", llp.Memory: "loop"}
-
 // Info describes qp.
 func (qp *QP) Info() QPInfo {
 	i := QPInfo{
@@ -321,7 +319,7 @@ func (qp *QP) Info() QPInfo {
 		i.SRQ, i.SRQTaken, i.SRQHeld = t.SRQ().Num(), t.Taken(), t.Held()
 	}
 	if p := qp.peek.Load(); p != nil {
-		i.Transport, i.Local, i.Remote = transportNames[p.llp.Transport], p.local, p.remote
+		i.Transport, i.Local, i.Remote = p.llp.Transport.String(), p.local, p.remote
 		if p.roi {
 			i.Transport += "+roi"
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A packetQP is what a queue pair of a RoCE device has beside those of iWARP: it is moved by
@@ -168,6 +169,7 @@ type packeted QP
 
 func (q *packeted) Work() *wqe.Requests         { return &q.work }
 func (q *packeted) State() rdma.QPState         { return (*QP)(q).State() }
+func (q *packeted) Tape() *record.Tape          { return q.dev.tape(q.num) }
 func (q *packeted) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
 
 func (q *packeted) AnswerExpected() bool { return q.packets.answer.Load() }

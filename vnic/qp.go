@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A Lingerer is told by who brings octets of the peer.
@@ -599,6 +600,8 @@ type linked QP
 func (q *linked) Work() *wqe.Requests { return &q.work }
 func (q *linked) State() rdma.QPState { return (*QP)(q).State() }
 func (q *linked) Param() iwarp.Params { return q.param }
+
+func (q *linked) Tape() *record.Tape { return q.dev.tape(q.num) }
 
 func (q *linked) AwaitReceive() { (*QP)(q).awaitReceive() }
 func (q *linked) GotReceive()   { (*QP)(q).gotReceive() }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"io"
 	"math/rand/v2"
 	"time"
 
@@ -18,6 +19,8 @@ type Options struct {
 	Failed func(err error, last string)
 	Each   func(line string) // is told each line of the trace at once
 	Tamper Tamper
+	// Record, if set, gets a recording of both devices.
+	Record io.Writer
 
 	path     path
 	v6       bool

@@ -34,6 +34,12 @@ func run(o *Options) (res Result) {
 		return res
 	}
 	w.trace.each = o.Each
+	if o.Record != nil {
+		if err := w.record(o.Record); err != nil {
+			res.Err = err
+			return res
+		}
+	}
 	p := newProgram(w, o)
 	func() {
 		defer func() {

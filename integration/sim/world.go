@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A world is two devices, each on a switch of its own, with a wire in between, or one device, and
@@ -33,6 +34,7 @@ type world struct {
 	path     path
 	timer    *time.Timer
 	pool     pool
+	recorded func() error // ends the recording; nil: there is none
 }
 
 // A path is how the two sides reach each other.
@@ -153,6 +155,25 @@ func (s *side) start(sw *ethswitch.Switch, seed uint64, v6 bool) error {
 	var err error
 	s.dev, err = vnic.New(cfg)
 	return err
+}
+
+// record has both devices recorded to out, until the world is closed.
+func (w *world) record(out io.Writer) error {
+	r := record.New(record.Meta{Version: "sim"})
+	for i, s := range w.sides {
+		if i == 0 || w.path.wired() {
+			if _, err := s.dev.Record(r); err != nil {
+				return err
+			}
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.Write(out) }()
+	w.recorded = func() error {
+		r.End("the run is over")
+		return <-done
+	}
+	return nil
 }
 
 // settle returns when every goroutine waits for something that is still to come.
@@ -276,6 +297,9 @@ func (w *world) close() {
 		if s.net != nil {
 			w.await(s.net.Close, &err)
 		}
+	}
+	if w.recorded != nil {
+		w.await(w.recorded, &err)
 	}
 	w.timer.Stop()
 	for _, s := range w.sides {

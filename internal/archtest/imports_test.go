@@ -94,6 +94,8 @@ var layers = map[string][]string{
 	"vnic/fault": {std, module + "iwarp", module + "rdma", module + "roce/mad", module +
 		"roce/packet", module + "vnic"},
 
+	"vnic/record": {std, module + "iwarp", module + "rdma", module + "roce"},
+
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
 	"vnic/internal/mem": {std, module + "iwarp", module + "rdma", module + "internal/bulk",
@@ -110,11 +112,11 @@ var layers = map[string][]string{
 	"vnic/internal/mcast":    {std, module + "rdma"},
 	"vnic/internal/datagram": {std, module + "roce/packet", module + "roce/udp"},
 	"vnic/internal/link": {std, module + "iwarp", module + "rdma", module +
-		"vnic/internal/wqe"},
+		"vnic/internal/wqe", module + "vnic/record"},
 	"vnic/internal/link/linktest": {std, module + "rdma", module + "vnic/vnictest"},
 	"vnic/internal/link/stream": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
-		module + "vnic/internal/wqe"},
+		module + "vnic/internal/wqe", module + "vnic/record"},
 	"vnic/internal/link/loop": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
 		module + "vnic/internal/wqe"},
@@ -127,7 +129,7 @@ var layers = map[string][]string{
 		module + "vnic/internal/mem", module + "vnic/internal/stats", module + "vnic/internal/wqe"},
 	"vnic/internal/link/packets": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/datagram", module + "vnic/internal/link", module + "vnic/internal/mem",
-		module + "vnic/internal/stats", module + "vnic/internal/wqe"},
+		module + "vnic/internal/stats", module + "vnic/internal/wqe", module + "vnic/record"},
 	"vnic/internal/session": {std, module + "iwarp", module + "roi", module + "sctpddp",
 		module + "vnic/internal/llp"},
 	"vnic/internal/gsi": {std, module + "roce", module + "vnic/internal/datagram"},

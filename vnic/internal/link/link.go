@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // TurnOctets is a turn: how many octets a QP moves, in one step, before others that wait have
@@ -107,6 +108,8 @@ type QP interface {
 	State() rdma.QPState
 	// Param is what was agreed on for the connection.
 	Param() iwarp.Params
+	// Tape records what is made for the connection now; nil: nobody wants that.
+	Tape() *record.Tape
 
 	// AwaitReceive says that a Send of the peer waits for a receive, GotReceive that it does no more.
 	AwaitReceive()

@@ -18,6 +18,10 @@ const (
 	Memory
 )
 
+func (t Transport) String() string {
+	return [...]string{TCP: "tcp", SCTP: "sctp", Memory: "loop"}[t]
+}
+
 // Properties of a Stream that do not change. The zero value is TCP's.
 type Properties struct {
 	Transport Transport

@@ -22,12 +22,15 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A QP is a queue pair as its Link sees it, beside its Requests. All is for the QP's owner.
 type QP interface {
 	Work() *wqe.Requests
 	State() rdma.QPState
+	// Tape records what is made for the connection now; nil: nobody wants that.
+	Tape() *record.Tape
 	// Established says that the first request of the peer has come.
 	Established()
 	// Drained says that all that was begun before SQD is over.
@@ -123,8 +126,9 @@ func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, d *D
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	l.answers.Init(&l.out, 0)
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
+	l.eng = newEngine(qp.Tape(), typ, &p, cfg, l)
 	if typ == rdma.UC {
-		l.eng, l.transport = roce.Unreliable{UC: roce.NewUC(cfg, l)}, packet.UC
+		l.transport = packet.UC
 		if d.Congestion == nil {
 			among := &d.crowd
 			if p.Peer != nil {
@@ -132,12 +136,26 @@ func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, d *D
 			}
 			l.control = newPace(cfg.Dest, cfg.MTU, among)
 		}
-	} else {
-		l.eng = roce.NewRC(cfg, l)
 	}
 	l.allow(&cfg)
 	l.SetPath(p)
 	return l
+}
+
+// newEngine is the engine of a connection on p, recorded by t, if that is not nil.
+func newEngine(t *record.Tape, typ rdma.QPType, p *Path, cfg roce.Config, h roce.Host) roce.Engine {
+	if t != nil {
+		t.Between("RoCE "+typ.String(), p.Local.String(), p.Remote.String())
+	}
+	switch {
+	case t != nil && typ == rdma.UC:
+		return record.NewUC(t, cfg, h)
+	case t != nil:
+		return record.NewRC(t, cfg, h)
+	case typ == rdma.UC:
+		return roce.Unreliable{UC: roce.NewUC(cfg, h)}
+	}
+	return roce.NewRC(cfg, h)
 }
 
 // SetPath has packets go by p from now on.

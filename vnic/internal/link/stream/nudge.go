@@ -40,7 +40,7 @@ func (w *Link) Expire() {
 	}
 	// With a full queue, or octets that the transport did not take, more segments come anyway.
 	if w.ep.CanPost() && !w.blocked {
-		if w.ep.PostWrite(nudgeToken, 0, 0, nil, 0) != nil {
+		if w.eng.PostWrite(nudgeToken, 0, 0, nil, 0) != nil {
 			return
 		}
 	}

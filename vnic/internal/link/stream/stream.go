@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A Config says what the two ends have agreed on, and what the Endpoint has to know beside.
@@ -32,7 +33,11 @@ type Link struct {
 	qp   link.QP
 	work *wqe.Requests
 	llp.End
-	ep *iwarp.Endpoint
+	ep *iwarp.Endpoint // to be asked
+	// eng is ep to be changed, or what records that; to and from are the same for octets.
+	eng  engine
+	to   io.Writer
+	from iwarp.Source
 
 	out wqe.Source // what is sent is read by it; within send
 	in  mem.Hold   // what is received is placed by it; within receive
@@ -62,6 +67,25 @@ type Link struct {
 	answers wqe.Answers
 }
 
+// An engine is an iwarp.Endpoint, or one that is recorded.
+type engine interface {
+	llp.Sink
+	io.Writer
+	iwarp.Source
+	Commit(n int)
+	Notice(seg []byte)
+	Resume() error
+	SetEMSS(n int)
+	SetMULPDU(n int)
+	PostSend(token uint64, op iwarp.Opcode, inv iwarp.STag, p iwarp.Payload, n uint32) error
+	PostWrite(token uint64, stag iwarp.STag, to uint64, p iwarp.Payload, n uint32) error
+	PostRead(token uint64, sink iwarp.STag, sinkTO uint64, n uint32, src iwarp.STag,
+		srcTO uint64) error
+	PostAtomic(token uint64, a iwarp.Atomic) error
+	PostImmediate(token uint64, se bool, data uint64) error
+	Close()
+}
+
 // Tokens of messages that are no request, or the Write of a Write with immediate data. Requests
 // have 32-bit ones.
 const (
@@ -81,8 +105,15 @@ func New(qp link.QP, s llp.Stream, c Config) *Link {
 	if w.Props.Records {
 		cfg.Records, cfg.MULPDU = true, s.EMSS()
 	}
-	w.ep = iwarp.NewEndpoint(p, w, cfg)
-	w.Endpoint = w.ep
+	if t := qp.Tape(); t != nil {
+		t.Between(w.Props.Transport.String(), s.LocalAddr().String(), s.RemoteAddr().String())
+		e := record.NewEndpoint(t, p, w, cfg)
+		w.ep, w.eng, w.to, w.from = e.Endpoint, e, e, e
+	} else {
+		w.ep = iwarp.NewEndpoint(p, w, cfg)
+		w.eng, w.to, w.from = w.ep, w.ep, w.ep
+	}
+	w.Endpoint = w.eng
 	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
 		w.msn = 1
 	}
@@ -97,13 +128,13 @@ func New(qp link.QP, s llp.Stream, c Config) *Link {
 // aheadOf is the Endpoint of a Link. What it finds ahead of order it finds again in order, so that
 // it is no fault before.
 type aheadOf struct {
-	*iwarp.Endpoint
+	engine
 	w *Link
 }
 
 func (a aheadOf) Ahead(seg []byte) (keep int) {
 	was := a.w.refused
-	keep = a.Endpoint.Ahead(seg)
+	keep = a.engine.Ahead(seg)
 	a.w.refused = was
 	return keep
 }
@@ -112,7 +143,7 @@ func (a aheadOf) Ahead(seg []byte) (keep int) {
 func (w *Link) Open() {
 	w.Watch(w.qp)
 	w.S.SetPrefetch(w.prefetch)
-	_ = w.S.Attach(aheadOf{w.ep, w}) // an error is the end of the stream, which the first step sees
+	_ = w.S.Attach(aheadOf{w.eng, w}) // an error is the end of the stream, which the first step sees
 	if w.Props.Transport == llp.TCP {
 		w.awaitPeer()
 	}
@@ -176,9 +207,9 @@ func (w *Link) receive() (more bool) {
 		var n int
 		var err error
 		if !w.Props.Records && (qp.Blocking() || len(w.Stage.Waiting()) > 0) {
-			n, err = w.ReadStaged(w.ep)
+			n, err = w.ReadStaged(w.to)
 		} else {
-			n, err = w.S.ReadInto(w.ep)
+			n, err = w.S.ReadInto(w.to)
 		}
 		w.placed()
 		w.readable = n > 0 // an end shows only when nothing is left
@@ -223,7 +254,7 @@ func (w *Link) receive() (more bool) {
 func (w *Link) placed() {
 	if err := w.settle(); err != nil {
 		le := err.(*iwarp.LocalError)
-		w.ep.Fail(le.Cause, le.Err)
+		w.eng.Fail(le.Cause, le.Err)
 	}
 	w.in.Drop()
 	w.in.Release()
@@ -236,7 +267,7 @@ func (w *Link) placed() {
 // resume tries to deliver the Send that waits for a receive.
 func (w *Link) resume() bool {
 	qp := w.qp
-	_ = w.ep.Resume()
+	_ = w.eng.Resume()
 	w.placed()
 	w.checkEndpoint()
 	if w.ep.Stalled() {
@@ -277,7 +308,7 @@ func (w *Link) lookBehind() (more bool) {
 	}
 	w.look = lookNone
 	w.readable = false
-	behind := watcher{w.ep.Lookout(), w.ep}
+	behind := watcher{w.lookout(), w.eng}
 	_, _ = behind.Write(w.Stage.Waiting())
 	err := w.S.Peek(behind)
 	w.placed() // SCTP places what comes ahead of its turn
@@ -295,13 +326,21 @@ func (w *Link) lookBehind() (more bool) {
 	return false
 }
 
-// A watcher is the llp.Watcher of a Link.
-type watcher struct {
-	*iwarp.Lookout
-	ep *iwarp.Endpoint
+// lookout is what octets behind a Send that waits are shown to.
+func (w *Link) lookout() io.Writer {
+	if e, ok := w.eng.(*record.Endpoint); ok {
+		return e.Lookout()
+	}
+	return w.ep.Lookout()
 }
 
-func (b watcher) Notice(seg []byte) { b.ep.Notice(seg) }
+// A watcher is the llp.Watcher of a Link.
+type watcher struct {
+	io.Writer
+	eng engine
+}
+
+func (b watcher) Notice(seg []byte) { b.eng.Notice(seg) }
 
 // checkEndpoint deals with an error of the Endpoint, once.
 func (w *Link) checkEndpoint() {
@@ -383,13 +422,13 @@ func (w *Link) sendSome() (more bool) {
 			return posted
 		}
 		if w.Props.Records {
-			w.ep.SetMULPDU(w.S.EMSS())
+			w.eng.SetMULPDU(w.S.EMSS())
 		} else {
-			w.ep.SetEMSS(w.S.EMSS())
+			w.eng.SetEMSS(w.S.EMSS())
 		}
-		n, err := w.S.WriteFrom(w.ep)
+		n, err := w.S.WriteFrom(w.from)
 		w.out.Hold.Drop()
-		w.ep.Commit(n)
+		w.eng.Commit(n)
 		w.checkEndpoint()
 		w.work.Retire()
 		if err != nil {
@@ -460,13 +499,13 @@ func (w *Link) fill() (more bool) {
 		var err error
 		switch e.WR.Op {
 		case rdma.OpWrite:
-			err = w.ep.PostWrite(token, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p, e.Total)
+			err = w.eng.PostWrite(token, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p, e.Total)
 		case rdma.OpRead:
 			if !w.ep.CanPostRead() {
 				return false
 			}
 			stag, to := sink(e)
-			if err = w.ep.PostRead(token, stag, to, e.Total, iwarp.STag(e.WR.RKey),
+			if err = w.eng.PostRead(token, stag, to, e.Total, iwarp.STag(e.WR.RKey),
 				e.WR.RemoteAddr); err == nil {
 				w.msn++
 				e.MSN = w.msn
@@ -475,24 +514,24 @@ func (w *Link) fill() (more bool) {
 			if !w.ep.CanPostRead() {
 				return false
 			}
-			if err = w.ep.PostAtomic(token, e.Atomic()); err == nil {
+			if err = w.eng.PostAtomic(token, e.Atomic()); err == nil {
 				w.msn++
 				e.MSN = w.msn
 			}
 		case rdma.OpSendImm:
-			err = w.ep.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
+			err = w.eng.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
 		case rdma.OpWriteImm:
 			// Two messages, of which the second completes the request: RFC 7306, section 6.
 			if e.Total > 0 && !e.HalfPosted {
-				if err = w.ep.PostWrite(partToken, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p,
+				if err = w.eng.PostWrite(partToken, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p,
 					e.Total); err != nil {
 					break
 				}
 				e.HalfPosted = true
 			}
-			err = w.ep.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
+			err = w.eng.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
 		default:
-			err = w.ep.PostSend(token, sendOpcode(&e.WR), iwarp.STag(e.WR.InvKey), p, e.Total)
+			err = w.eng.PostSend(token, sendOpcode(&e.WR), iwarp.STag(e.WR.InvKey), p, e.Total)
 		}
 		if err != nil {
 			if errors.Is(err, iwarp.ErrQueueFull) || errors.Is(err, iwarp.ErrReadLimit) ||
@@ -572,7 +611,7 @@ func (w *Link) Idle() bool {
 // Terminate implements link.Link.
 func (w *Link) Terminate(code iwarp.TermCode, err error) {
 	w.failed = true
-	w.ep.Fail(code, err)
+	w.eng.Fail(code, err)
 }
 
 // Terminated implements link.Link.

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/vrnic/vrnic/vnic/record"
+)
+
+var replayFlag = flag.Uint64("replay", 6, "programs of TestReplay, from -seed on")
+
+// TestReplay records programs, and plays what their connections have done again: nothing differs,
+// whatever the wire has lost and the program has done.
+//
+//	go test ./integration/sim -run Replay -replay 500 -v
+func TestReplay(t *testing.T) {
+	repeatable(t)
+	var conns, calls, octets int
+	for seed := *seedFlag; seed < *seedFlag+*replayFlag; seed++ {
+		o := options(seed, 3000)
+		var b bytes.Buffer
+		o.Record = &b
+		if r := Run(t, o); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		octets += b.Len()
+		in, err := record.NewReader(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := record.NewPlayer(in.Meta)
+		for {
+			rec, err := in.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			played, d, err := p.Take(&rec)
+			if err != nil || d != nil || rec.Lost {
+				t.Errorf("seed %d (%v): %v, lost %v: %+v", seed, o.path, err, rec.Lost, d)
+			}
+			if played {
+				calls++
+			}
+			if rec.Opened && rec.Subject.Kind == record.Connection {
+				conns++
+			}
+		}
+		runtime.GC()
+	}
+	t.Logf("%d programs: %d connections, %d calls, %d octets", *replayFlag, conns, calls, octets)
+	if calls < 1000 {
+		t.Errorf("%d calls were played of %d connections", calls, conns)
+	}
+}

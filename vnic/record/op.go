@@ -1,0 +1,202 @@
+package record
+
+import "strings"
+
+// An Op says what a Step is.
+type Op uint8
+
+// The Ops. Numbers are those of files: they stay.
+const (
+	opNone Op = iota
+
+	// Of any engine.
+	opReturn // a call is over, with these results
+	opEnded  // the engine has failed, and says why
+
+	// Calls of an iwarp.Endpoint.
+	opWrite
+	opSegment
+	opAhead
+	opNotice
+	opLookout
+	opLook
+	opResume
+	opFail
+	opLen
+	opRead
+	opCommit
+	opSetEMSS
+	opSetMULPDU
+	opPostSend
+	opPostWrite
+	opPostRead
+	opPostAtomic
+	opPostImmediate
+	opClose
+
+	// Calls of its Host, and of Payloads.
+	opPlaceWrite
+	opBeginReceive
+	opPlaceReceive
+	opEndReceive
+	opPlaceRead
+	opEndRead
+	opReadSource
+	opEndReadSource
+	opAtomic
+	opEndAtomic
+	opSent
+	opCopyOut
+
+	// Calls of a roce.Engine.
+	opPost
+	opAppend
+	opReceive
+	opExpire
+	opStart
+	opUpdate
+	opDrain
+	opResumeSends
+	opHold
+	opPass
+	opPassed
+	opRefuse
+	opRecover
+
+	// Calls of its Host.
+	opDone
+	opPlaceAnswer
+	opPlaceOriginal
+	opTakeReceive
+	opFillReceive
+	opFinishReceive
+	opFailReceive
+	opKeepReceive
+	opReceives
+	opBeginWrite
+	opFillWrite
+	opFindSource
+	opCarryOut
+
+	// Things that are only looked at.
+	OpTaken     // a send request was taken from its ring
+	OpCompleted // it has ended
+	OpReceived  // a receive has
+	OpCall      // a program asked the daemon for something
+	OpReply     // and got that answer
+
+	numOps
+)
+
+// An opInfo is the form of a Step. Arguments whose names end in ! are shown in hexadecimal.
+type opInfo struct {
+	name   string
+	args   []string
+	octets bool
+	text   bool
+	calls  bool // it is a call of an engine
+	of     engineKind
+}
+
+// An engineKind says whose calls an Op's are.
+type engineKind uint8
+
+const (
+	anyEngine engineKind = iota
+	iwarpEngine
+	roceEngine
+)
+
+var opInfos = func() (t [numOps]opInfo) {
+	def := func(op Op, name, args, has string, of engineKind) {
+		t[op] = opInfo{name: name, args: strings.Fields(args), octets: strings.Contains(has, "o"),
+			text: strings.Contains(has, "t"), calls: strings.Contains(has, "c"), of: of}
+	}
+	def(opReturn, "returns", "n err!", "ot", anyEngine)
+	def(opEnded, "has failed", "", "t", anyEngine)
+
+	const i = iwarpEngine
+	def(opWrite, "Write", "", "oc", i)
+	def(opSegment, "Segment", "size", "oc", i)
+	def(opAhead, "Ahead", "", "oc", i)
+	def(opNotice, "Notice", "", "oc", i)
+	def(opLookout, "Lookout", "", "c", i)
+	def(opLook, "Look", "", "oc", i)
+	def(opResume, "Resume", "", "c", i)
+	def(opFail, "Fail", "cause!", "tc", i)
+	def(opLen, "Len", "", "c", i)
+	def(opRead, "Read", "room", "c", i)
+	def(opCommit, "Commit", "octets", "c", i)
+	def(opSetEMSS, "SetEMSS", "octets", "c", i)
+	def(opSetMULPDU, "SetMULPDU", "octets", "c", i)
+	def(opPostSend, "PostSend", "token opcode stag! payload length", "c", i)
+	def(opPostWrite, "PostWrite", "token stag! to! payload length", "c", i)
+	def(opPostRead, "PostRead", "token sink-stag! sink-to! length stag! to!", "c", i)
+	def(opPostAtomic, "PostAtomic", "token op stag! to! data! mask! compare! compare-mask!", "c", i)
+	def(opPostImmediate, "PostImmediate", "token solicited data!", "c", i)
+	def(opClose, "Close", "", "c", i)
+
+	def(opPlaceWrite, "PlaceWrite", "stag! to! last err!", "ot", i)
+	def(opBeginReceive, "BeginReceive", "size ok", "", i)
+	def(opPlaceReceive, "PlaceReceive", "offset err!", "ot", i)
+	def(opEndReceive, "EndReceive",
+		"length solicited invalidate stag! immediate data! err!", "t", i)
+	def(opPlaceRead, "PlaceRead", "offset err!", "ot", i)
+	def(opEndRead, "EndRead", "token err!", "t", i)
+	def(opReadSource, "ReadSource", "stag! to! length payload err!", "t", i)
+	def(opEndReadSource, "EndReadSource", "payload", "", anyEngine)
+	def(opAtomic, "Atomic", "op stag! to! data! mask! compare! compare-mask! old! err!", "t", i)
+	def(opEndAtomic, "EndAtomic", "token old! err!", "t", i)
+	def(opSent, "Sent", "token", "", i)
+	def(opCopyOut, "CopyOut", "payload offset length err!", "ot", anyEngine)
+
+	const r = roceEngine
+	def(opPost, "Post", "token op solicited fence length payload addr! rkey! imm! swap! compare!", "c",
+		r)
+	def(opAppend, "Append", "now", "c", r)
+	def(opReceive, "Receive", "now", "oc", r)
+	def(opExpire, "Expire", "now", "c", r)
+	def(opStart, "Start", "", "tc", r)
+	def(opUpdate, "Update", "", "tc", r)
+	def(opDrain, "Drain", "", "c", r)
+	def(opResumeSends, "Resume", "", "c", r)
+	def(opHold, "Hold", "on", "c", r)
+	def(opPass, "Pass", "psns", "c", r)
+	def(opPassed, "Passed", "psns requests", "c", r)
+	def(opRefuse, "Refuse", "syndrome!", "c", r)
+	def(opRecover, "Recover", "", "c", r)
+
+	def(opDone, "Done", "token", "", r)
+	def(opPlaceAnswer, "PlaceRead", "token offset err!", "ot", r)
+	def(opPlaceOriginal, "PlaceOriginal", "token original! err!", "t", r)
+	def(opTakeReceive, "BeginReceive", "size ok", "", r)
+	def(opFillReceive, "PlaceReceive", "offset last err!", "ot", r)
+	def(opFinishReceive, "EndReceive",
+		"length write solicited immediate imm! invalidate rkey! source err!", "t", r)
+	def(opFailReceive, "FailReceive", "status", "", r)
+	def(opKeepReceive, "KeepReceive", "", "", r)
+	def(opReceives, "Receives", "n ok", "", r)
+	def(opBeginWrite, "BeginWrite", "rkey! addr! length err!", "t", r)
+	def(opFillWrite, "PlaceWrite", "offset last err!", "ot", r)
+	def(opFindSource, "ReadSource", "rkey! addr! length payload err!", "t", r)
+	def(opCarryOut, "Atomic", "op rkey! addr! swap! compare! original! err!", "t", r)
+
+	def(OpTaken, "post", "wr op length flags behind imm!", "", anyEngine)
+	def(OpCompleted, "complete", "wr op length status took", "", anyEngine)
+	def(OpReceived, "receive", "wr op length status flags imm!", "", anyEngine)
+	def(OpCall, "call", "op", "o", anyEngine)
+	def(OpReply, "reply", "op errno", "ot", anyEngine)
+	return t
+}()
+
+// known reports whether there is such an Op.
+func (op Op) known() bool { return op < numOps && opInfos[op].name != "" }
+
+func (op Op) info() *opInfo { return &opInfos[op] }
+
+func (op Op) String() string {
+	if !op.known() {
+		return "?"
+	}
+	return opInfos[op].name
+}

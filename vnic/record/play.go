@@ -1,0 +1,207 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Player makes the calls of a recording again, of new engines.
+type Player struct {
+	began time.Time
+	conns map[uint64]*conn
+}
+
+// NewPlayer plays a recording of m.
+func NewPlayer(m Meta) *Player {
+	return &Player{began: m.Began, conns: make(map[uint64]*conn)}
+}
+
+// A Difference is where what is played differs from the recording.
+type Difference struct {
+	Subject *Subject
+	At      time.Duration
+	Call    int  // of the connection's, from 1 on
+	Was     Step // zero: there was no more in that call
+	Is      Step
+}
+
+// A conn is a connection that is played.
+type conn struct {
+	engine engine
+	script script
+	rec    *Recorder
+	sink   lastRecord
+	at     time.Duration
+	calls  int
+	broken bool // it differs, or could not be made
+}
+
+// An engine is one that is recorded, and whose calls are made by Steps.
+type engine interface {
+	// play makes the call that s is. An error: it is none that anybody makes.
+	play(s *Step) error
+}
+
+// Take takes the next record. What differs from it is the Difference, the first of its connection:
+// behind that nothing of that one is played. played: it was a call. An error says that the
+// recording cannot be played.
+func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
+	s := rec.Subject
+	if s == nil || s.Kind != Connection {
+		return false, nil, nil
+	}
+	if rec.Opened {
+		c, err := p.open(s)
+		p.conns[s.ID] = c
+		return false, nil, err
+	}
+	c := p.conns[s.ID]
+	if c == nil || c.broken || rec.Lost {
+		return false, nil, nil
+	}
+	c.calls++
+	c.at = rec.At
+	is, err := c.play(rec.Steps)
+	if err != nil {
+		c.broken = true
+		return false, nil, fmt.Errorf("%v, call %d: %w", s, c.calls, err)
+	}
+	for i := range max(len(rec.Steps), len(is)) {
+		d := &Difference{Subject: s, At: rec.At, Call: c.calls}
+		if i < len(rec.Steps) {
+			d.Was = rec.Steps[i]
+		}
+		if i < len(is) {
+			d.Is = is[i]
+		}
+		if !d.Was.equal(&d.Is) {
+			c.broken = true
+			return true, d, nil
+		}
+	}
+	return true, nil, nil
+}
+
+// open makes the engine of s.
+func (p *Player) open(s *Subject) (*conn, error) {
+	c := &conn{}
+	c.rec = &Recorder{to: &c.sink, began: p.began, now: func() time.Duration { return c.at }}
+	t := &Tape{r: c.rec, about: *s}
+	err := c.make(t, s)
+	c.broken = err != nil
+	if err != nil {
+		err = fmt.Errorf("%v: %w", s, err)
+	}
+	return c, err
+}
+
+// make makes the engine, recorded by t.
+func (c *conn) make(t *Tape, s *Subject) (err error) {
+	defer caught(&err)
+	switch {
+	case s.IWARP != nil:
+		c.engine, err = newEndpointPlayer(t, s.IWARP, &c.script)
+	case s.RC != nil:
+		c.engine, err = newRCPlayer(t, s.RC, &c.script)
+	case s.UC != nil:
+		c.engine, err = newUCPlayer(t, s.UC, &c.script)
+	default:
+		err = errors.New("the recording does not say what it was made with")
+	}
+	return err
+}
+
+// caught makes an error of a panic: engines believe their owner, and a file may say anything.
+func caught(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%w: %v", errNoCall, r)
+	}
+}
+
+var errNoCall = errors.New("the recording has a call that no run makes")
+
+// play makes the call that steps begin with, and says what came of it.
+func (c *conn) play(steps []Step) (is []Step, err error) {
+	defer caught(&err)
+	if !steps[0].Op.info().calls {
+		return nil, errNoCall
+	}
+	c.script = script{left: steps[1:]}
+	if err := c.engine.play(&steps[0]); err != nil {
+		return nil, err
+	}
+	return c.sink.steps()
+}
+
+// A script answers for a Host what the recording has.
+type script struct {
+	left  []Step
+	wrong bool // it was asked for something else
+}
+
+// next is the Step of an answer; nil: the recording has another one, and what is asked from now on
+// is answered by errors.
+func (s *script) next(op Op) *Step {
+	if s.wrong || len(s.left) == 0 || s.left[0].Op != op {
+		s.wrong = true
+		return nil
+	}
+	step := &s.left[0]
+	s.left = s.left[1:]
+	return step
+}
+
+var errOther = errors.New("the recording has no answer to this")
+
+// answer is the error that the recording has for a call; i is its place among the arguments.
+func (s *script) answer(op Op, i int) error {
+	step := s.next(op)
+	if step == nil {
+		return errOther
+	}
+	return errorOf(step.Args[i], step.Text)
+}
+
+// CopyOut is that of all payloads: which one it is the recording says, too.
+func (s *script) CopyOut(p []byte, _ uint32) error {
+	step := s.next(opCopyOut)
+	if step == nil {
+		return errOther
+	}
+	if err := errorOf(step.Args[3], step.Text); err != nil {
+		return err
+	}
+	if len(step.Octets) != len(p) {
+		s.wrong = true
+		return errOther
+	}
+	copy(p, step.Octets)
+	return nil
+}
+
+// lastRecord is a sink that has the last record.
+type lastRecord struct {
+	b      []byte
+	parser parser
+}
+
+func (l *lastRecord) put(content []byte, _ bool) bool {
+	l.b = append(l.b[:0], content...)
+	return true
+}
+
+// steps are those of the last record.
+func (l *lastRecord) steps() ([]Step, error) {
+	b := l.b
+	if len(b) == 0 || b[0] != kindSteps {
+		return nil, errNoCall
+	}
+	b = b[1:]
+	for range 2 {
+		if _, err := number(&b); err != nil {
+			return nil, err
+		}
+	}
+	return l.parser.parse(b)
+}
