@@ -102,6 +102,13 @@ func (c *Client) Trace(ctx context.Context, qp string) (*net.UnixConn, error) {
 	return c.look(ctx, abi.ControlTrace, "", []string{qp})
 }
 
+// Record has the daemon write a recording of devices, or of all if none is named, to a stream,
+// until that is shut for writing: then what was recorded until then still comes. Root and the
+// daemon's own user get it. Package vnic/record has its form.
+func (c *Client) Record(ctx context.Context, devices []string) (*net.UnixConn, error) {
+	return c.look(ctx, abi.ControlRecord, "", devices)
+}
+
 // look hands the daemon a stream to write to.
 func (c *Client) look(ctx context.Context, verb uint32, key string, at []string) (*net.UnixConn,
 	error) {

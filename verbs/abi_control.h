@@ -99,6 +99,11 @@
  * requests, and the packets of its device, come to the stream socket that is the descriptor.
  */
 #define VRNIC_CONTROL_TRACE		7
+/*
+ * VRNIC_CONTROL_RECORD changes nothing: Value names devices, one a line, or is empty for all. A
+ * recording of what they do comes to the stream socket that is the descriptor.
+ */
+#define VRNIC_CONTROL_RECORD		8
 
 #define VRNIC_CONTROL_FORCE		1	/* also what ends connections */
 #define VRNIC_CONTROL_OFFLOADS		2	/* the TAP takes super-frames and partial checksums */
@@ -748,7 +753,8 @@ VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
  * struct vrnic_control_request changes the daemon, for root and the daemon's own user. What verb is
  * done with is value of key, in the words of the command line. A descriptor may come with
  * VRNIC_CONTROL_ADD of a TAP, which it is then; flags say of it what VRNIC_CONTROL_FORCE does not.
- * With VRNIC_CONTROL_CAPTURE, VRNIC_CONTROL_LATENCY and VRNIC_CONTROL_TRACE one has to come.
+ * With VRNIC_CONTROL_CAPTURE, VRNIC_CONTROL_LATENCY, VRNIC_CONTROL_TRACE and VRNIC_CONTROL_RECORD
+ * one has to come.
  */
 struct vrnic_control_request {
 	uint32_t verb;

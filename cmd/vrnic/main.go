@@ -19,6 +19,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/cni"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/doctor"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/recorder"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/torture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/shm"
@@ -83,6 +84,8 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			traceCommand(),
 			faultCommand(),
 			torture.Command(usagef),
+			recorder.RecordCommand(recordTools),
+			recorder.ReplayCommand(recordTools),
 			extcapCommand(),
 			pingCommand(),
 			demoCommand(),
@@ -103,6 +106,10 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 	}
 	return app
 }
+
+// recordTools are what the commands of recordings share with others.
+var recordTools = &recorder.Tools{Usage: usagef, Socket: socketFlag(), Dial: dial,
+	InWords: inWords}
 
 // prepare gives c and what is below it the habits that all commands share.
 func prepare(c *cli.Command) {

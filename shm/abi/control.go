@@ -186,6 +186,9 @@ const (
 	// ControlTrace changes nothing: Value is a queue pair as DEVICE,qp=N. What happens to its
 	// requests, and the packets of its device, come to the stream socket that is the descriptor.
 	ControlTrace = 7
+	// ControlRecord changes nothing: Value names devices, one a line, or is empty for all. A recording
+	// of what they do comes to the stream socket that is the descriptor.
+	ControlRecord = 8
 
 	ControlForce    = 1 // also what ends connections
 	ControlOffloads = 2 // the TAP takes super-frames and partial checksums

@@ -663,8 +663,8 @@ type ListReply struct {
 
 // ControlRequest changes the daemon, for root and the daemon's own user. What Verb is done with is
 // Value of Key, in the words of the command line. A descriptor may come with ControlAdd of a TAP,
-// which it is then; Flags say of it what ControlForce does not. With ControlCapture, ControlLatency
-// and ControlTrace one has to come.
+// which it is then; Flags say of it what ControlForce does not. With ControlCapture,
+// ControlLatency, ControlTrace and ControlRecord one has to come.
 type ControlRequest struct {
 	Verb  uint32
 	Flags uint32

@@ -92,6 +92,25 @@ type Server struct {
 	refusals map[*seqpacket.Conn]struct{} // +checklocks:mu
 
 	leaving leaving
+
+	watcher atomic.Pointer[func(*Call)] // see Watch; nil: nobody's
+}
+
+// A Call is one that a client has made, but for HELLO. Its octets are good for a moment.
+type Call struct {
+	Session        *Session
+	Op             abi.Op
+	Request, Reply []byte // what is behind the headers
+	Err            error  // why it was refused; nil: it was not
+}
+
+// Watch has f told of each call when it has been answered, by the session's goroutine, which waits
+// for it, until stop is called. false: somebody else is told.
+func (srv *Server) Watch(f func(*Call)) (stop func(), ok bool) {
+	if !srv.watcher.CompareAndSwap(nil, &f) {
+		return nil, false
+	}
+	return func() { srv.watcher.Store(nil) }, true
 }
 
 // Listen makes the socket at path and serves it until Close. A stale socket file is replaced.

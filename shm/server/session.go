@@ -486,6 +486,9 @@ func (s *Session) serve() error {
 	for _, f := range op.close {
 		osmem.CloseFD(f)
 	}
+	if f := s.srv.watcher.Load(); f != nil && err == nil {
+		(*f)(&Call{Session: s, Op: h.Op, Request: body, Reply: s.reply[abi.HeaderLen:], Err: opErr})
+	}
 	return err
 }
 

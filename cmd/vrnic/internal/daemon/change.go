@@ -453,7 +453,7 @@ func (d *Daemon) remove(dev *device) {
 func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
 	switch req.Verb {
-	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace:
+	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace, abi.ControlRecord:
 		return fd >= 0, s.onlooker(req.Verb, key, value, fd)
 	}
 	if key == "impair" || key == "fault" {
@@ -512,6 +512,8 @@ func (s *session) onlooker(verb uint32, key, value string, fd int) (err error) {
 		what, err = "latency", s.d.measure(strings.Split(value, "\n"), fd)
 	case abi.ControlTrace:
 		what, err = "trace", s.d.trace(value, fd)
+	case abi.ControlRecord:
+		what, err = "record", s.d.record(strings.Split(value, "\n"), fd)
 	default:
 		err = s.d.capture(key, strings.Split(value, "\n"), fd)
 	}

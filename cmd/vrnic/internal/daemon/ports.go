@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/recorder"
 	"github.com/vrnic/vrnic/netstack/detour"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
@@ -359,6 +360,34 @@ func (d *Daemon) trace(s string, fd int) error {
 	}
 	if err != nil {
 		stop()
+		return errors.Join(err, conn.Close())
+	}
+	return nil
+}
+
+// record writes a recording of devices, or of all if one is named "", to the stream socket fd,
+// which is d's from now on.
+func (d *Daemon) record(names []string, fd int) error {
+	conn, err := streamSocket(fd)
+	if err != nil {
+		return err
+	}
+	cfg := recorder.Config{Conn: conn, Calls: d.server.Watch}
+	for _, dev := range d.deviceList() {
+		if names[0] == "" || slices.Contains(names, dev.spec.Name) {
+			cfg.Names = append(cfg.Names, dev.spec.Name)
+			cfg.Devices = append(cfg.Devices, dev.vnic.Record)
+		}
+	}
+	for _, name := range names {
+		if name != "" && d.device(name) == nil {
+			err = fmt.Errorf("there is no device %s", name)
+		}
+	}
+	if err == nil {
+		err = recorder.Begin(&d.onlookers, &cfg)
+	}
+	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	return nil
