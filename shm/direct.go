@@ -131,6 +131,10 @@ func (q *queuePair) askDirect() error {
 	if err != nil {
 		return err
 	}
+	if rep.Covered == 0 { // a CQ could run over: of what goes directly the daemon would not know
+		osmem.CloseFD(fds[0])
+		return nil
+	}
 	mem, err := osmem.MapSealed(fds[0], abi.PairHeaderLen)
 	if err != nil {
 		return c.die(goneBecause(err))

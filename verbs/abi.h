@@ -222,6 +222,9 @@
 #define VRNIC_DIR_OCTETS		88	/* u64, of them and of Writes */
 #define VRNIC_DIR_OWN			96	/* requests that are over for which its own CQ wanted an event */
 #define VRNIC_DIR_ASKED			104	/* u64, of VRNIC_DIR_MESSAGES those that were solicited */
+/* requests that have completed without the daemon, if its CQ is not covered */
+#define VRNIC_DIR_COMPLETED		112
+#define VRNIC_DIR_POLLED		116	/* of VRNIC_DIR_COMPLETED those that are polled */
 #define VRNIC_DIR_SLAB_CONS		128	/* line 2 receiver: octets taken out of the slab */
 #define VRNIC_DIR_WANT			132	/* what its CQ is armed for */
 /* not 0: what has come makes no sense, and the connection is to end */
@@ -260,6 +263,7 @@
 #define VRNIC_KEYS_MAGIC		0	/* line 0 is const */
 #define VRNIC_KEYS_SIZE			4	/* entries, a power of two */
 #define VRNIC_KEYS_OFF			8
+#define VRNIC_KEYS_GONE			12	/* counts memory that has been taken back */
 #define VRNIC_KEYS_HEADER_LEN		64
 
 #define VRNIC_KEY_KEY			0	/* 0: there is none. Stored last. */

@@ -173,6 +173,8 @@
 #define VRNIC_OP_DETACH_MCAST		75
 #define VRNIC_OP_DIRECT			76
 #define VRNIC_OP_IDENTIFY		77
+#define VRNIC_OP_DIRECT_KEYS		78
+#define VRNIC_OP_DIRECT_MEM		79
 #define VRNIC_OP_LIST			128
 #define VRNIC_OP_STAT			129
 #define VRNIC_OP_CONTROL		131
@@ -712,7 +714,7 @@ VRNIC_ABI_SIZE(vrnic_attach_mcast_request, 24);
 /* struct vrnic_direct_reply carries the pair's memfd. */
 struct vrnic_direct_reply {
 	uint32_t second;	/* 1: the QP is the pair's second, 0: its first */
-	uint32_t pad;
+	uint32_t covered;	/* 1: the QP's CQs have room for all that their queues can have in them */
 };
 VRNIC_ABI_SIZE(vrnic_direct_reply, 8);
 
@@ -726,6 +728,16 @@ struct vrnic_identify_request {
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_identify_request, 8);
+
+/*
+ * struct vrnic_direct_mem_request names memory that the peer of a qp has lent, as the table of keys
+ * has it. EAGAIN: there is no direct path for the qp now; ENOENT: there is no such memory any more.
+ */
+struct vrnic_direct_mem_request {
+	uint32_t qp;
+	uint32_t mem;
+};
+VRNIC_ABI_SIZE(vrnic_direct_mem_request, 8);
 
 /*
  * struct vrnic_list_request asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; Next of

@@ -328,14 +328,33 @@ func (qp *QP) counted() *stats.QP {
 	return &qp.work.Stats
 }
 
-// SentDirectly and ReceivedDirectly count messages that qp's program has exchanged with its peer's
-// without the device.
-func (qp *QP) SentDirectly(n, octets uint64) {
-	qp.work.Stats.Sends.Add(n)
-	qp.work.Stats.SentOctets.Add(octets)
+// A Traffic is what one end of a connection has done without the device: Messages that took a
+// receive, of which Immediates were no Sends and Solicited asked for an event; Octets are those of
+// Sends and Writes.
+type Traffic struct {
+	Messages, Octets, Solicited, Immediates uint64
+	Writes, Reads, ReadOctets, Atomics      uint64
 }
 
-func (qp *QP) ReceivedDirectly(n, octets, solicited uint64) {
-	qp.work.Stats.Received(n, octets)
-	qp.work.Stats.Solicited.Add(solicited)
+// SentDirectly and ReceivedDirectly count what qp's program, and its peer's, have done.
+func (qp *QP) SentDirectly(t *Traffic) {
+	s := &qp.work.Stats
+	s.Sends.Add(t.Messages - t.Immediates)
+	s.Immediates.Add(t.Immediates)
+	s.SentOctets.Add(t.Octets)
+	s.Writes.Add(t.Writes)
+	s.Reads.Add(t.Reads)
+	s.ReadOctets.Add(t.ReadOctets)
+	s.Atomics.Add(t.Atomics)
+}
+
+func (qp *QP) ReceivedDirectly(t *Traffic) {
+	s := &qp.work.Stats
+	s.Received(t.Messages, t.Octets)
+	s.InImmediates.Add(t.Immediates)
+	s.Solicited.Add(t.Solicited)
+	s.InWrites.Add(t.Writes)
+	s.InReads.Add(t.Reads)
+	s.ServedOctets.Add(t.ReadOctets)
+	s.InAtomics.Add(t.Atomics)
 }

@@ -20,6 +20,10 @@ type (
 	FastMR = mem.FastMR
 	// A Region is memory that somebody else owns, lent to the RNIC.
 	Region = mem.Region
+	// Publisher, Grant, Lent: see PD.Publish.
+	Publisher = mem.Publisher
+	Grant     = mem.Grant
+	Lent      = mem.Lent
 	// Memory is registered memory that is reached by calls.
 	Memory = mem.Memory
 	// A LastWriter is Memory that can write the end of a message behind the rest of it.

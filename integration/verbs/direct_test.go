@@ -39,6 +39,33 @@ func TestDirect(t *testing.T) {
 	}
 }
 
+// Of memory that is lent Writes, Reads and atomic operations go directly, too, and nothing else is
+// different.
+func TestDirectLent(t *testing.T) {
+	needHeap(t)
+	t.Setenv("VRNIC_LEND_HEAP", "1")
+	top := direct(t, "user")
+	for _, c := range []struct{ program, cases string }{
+		{"memory", "kinds many shared threads"},
+		{"transfer", "writes_and_reads gather inlined immediate atomics late_receives order unsignaled " +
+			"last_octet chains mixed"},
+		{"errors", "local_key local_bounds local_pd read_refused write_refused revoked read_sink " +
+			"disconnected moved_to_error overrun"},
+		{"events", "no_lost_event"},
+		{"threads", "share objects"},
+		{"extended", "wr_calls"},
+		{"life", "forks forks_while_busy execs"},
+	} {
+		t.Run(c.program, func(t *testing.T) { top.runC(t, c.program, strings.Fields(c.cases)...) })
+	}
+	for name, least := range map[string]float64{"direct_writes": 300, "direct_reads": 100,
+		"direct_atomics": 5} {
+		if n, _ := top.counter(name); n < least {
+			t.Errorf("%s: %v, want most of those of the programs", name, n)
+		}
+	}
+}
+
 // counter is one of the device.
 func (top *topology) counter(name string) (n float64, ok bool) {
 	top.server.T.Helper()
@@ -53,10 +80,12 @@ func (top *topology) counter(name string) (n float64, ok bool) {
 // With the direct path on and off the same is counted, and but for the daemon's way nothing else
 // differs.
 func TestDirectCounters(t *testing.T) {
+	needHeap(t)
+	t.Setenv("VRNIC_LEND_HEAP", "1")
 	var counted [2]map[string]any
 	for i, mode := range []string{"off", "user"} {
 		top := direct(t, mode)
-		top.runC(t, "transfer", "sends", "gather", "inlined", "chains")
+		top.runC(t, "transfer", "sends", "writes_and_reads", "gather", "inlined", "atomics", "chains")
 		for _, row := range top.server.stat() {
 			if row["kind"] == "dev" {
 				counted[i] = row
@@ -67,8 +96,14 @@ func TestDirectCounters(t *testing.T) {
 		counted[1]["direct_receives"] != on {
 		t.Errorf("off: %v direct Sends, on: %v, and %v receives", off, on, counted[1]["direct_receives"])
 	}
+	for _, name := range []string{"direct_writes", "direct_reads", "direct_atomics"} {
+		if off, on := counted[0][name], counted[1][name]; off != 0.0 || on == 0.0 {
+			t.Errorf("%s: %v with the direct path off, %v with it on", name, off, on)
+		}
+	}
 	for _, name := range []string{"sends", "receives", "sent_octets", "received_octets", "writes",
-		"reads", "solicited", "errors", "terminates_out", "terminates_in"} {
+		"reads", "atomics", "read_octets", "in_writes", "in_reads", "in_atomics", "served_octets",
+		"solicited", "errors", "terminates_out", "terminates_in"} {
 		if counted[0][name] == nil || counted[0][name] != counted[1][name] {
 			t.Errorf("%s: %v with the direct path off, %v with it on", name, counted[0][name],
 				counted[1][name])

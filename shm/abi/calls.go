@@ -42,6 +42,8 @@ const (
 	OpDetachMcast   Op = 75
 	OpDirect        Op = 76
 	OpIdentify      Op = 77
+	OpDirectKeys    Op = 78
+	OpDirectMem     Op = 79
 
 	OpCMCreateChan     Op = 96
 	OpCMDestroyChan    Op = 97
@@ -185,6 +187,12 @@ var calls = [...]callInfo{
 	}},
 	OpIdentify: {name: "IDENTIFY", takes: 1, messages: func() (req, rep Message) {
 		return &IdentifyRequest{}, &Empty{}
+	}},
+	OpDirectKeys: {name: "DIRECT_KEYS", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpDirectMem: {name: "DIRECT_MEM", gives: 1, messages: func() (req, rep Message) {
+		return &DirectMemRequest{}, &Empty{}
 	}},
 	OpCMCreateChan: {name: "CM_CREATE_CHAN", gives: 1, messages: func() (req, rep Message) {
 		return &Empty{}, &CMCreateChanReply{}

@@ -211,6 +211,8 @@ const (
 	DirOctets     = 88  // u64, of them and of Writes
 	DirOwn        = 96  // requests that are over for which its own CQ wanted an event
 	DirAsked      = 104 // u64, of DirMessages those that were solicited
+	DirCompleted  = 112 // requests that have completed without the daemon, if its CQ is not covered
+	DirPolled     = 116 // of DirCompleted those that are polled
 	DirSlabCons   = 128 // line 2 receiver: octets taken out of the slab
 	DirWant       = 132 // what its CQ is armed for
 	DirSpoiled    = 136 // not 0: what has come makes no sense, and the connection is to end
@@ -245,6 +247,7 @@ const (
 	KeysMagic     = 0 // line 0 is const
 	KeysSize      = 4 // entries, a power of two
 	KeysOff       = 8
+	KeysGone      = 12 // counts memory that has been taken back
 	KeysHeaderLen = 64
 
 	KeyKey    = 0  // 0: there is none. Stored last.

@@ -446,8 +446,8 @@ type AttachMcastRequest struct {
 
 // DirectReply carries the pair's memfd.
 type DirectReply struct {
-	Second uint32 // 1: the QP is the pair's second, 0: its first
-	Pad    uint32
+	Second  uint32 // 1: the QP is the pair's second, 0: its first
+	Covered uint32 // 1: the QP's CQs have room for all that their queues can have in them
 }
 
 // IdentifyRequest carries a descriptor of a namespace of the client's, /proc/self/ns/user or pid:
@@ -455,6 +455,13 @@ type DirectReply struct {
 type IdentifyRequest struct {
 	Kind uint32 // NamespaceUser, NamespaceProcess
 	Pad  uint32
+}
+
+// DirectMemRequest names memory that the peer of a QP has lent, as the table of keys has it.
+// EAGAIN: there is no direct path for the QP now; ENOENT: there is no such memory any more.
+type DirectMemRequest struct {
+	QP  uint32
+	Mem uint32
 }
 
 // A SockAddr is an address with a port in host byte order. Family 0 is none.

@@ -55,6 +55,7 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(AttachMcastRequest{})-24]
 	_ = [1]int{}[unsafe.Sizeof(DirectReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(IdentifyRequest{})-8]
+	_ = [1]int{}[unsafe.Sizeof(DirectMemRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(SockAddr{})-24]
 	_ = [1]int{}[unsafe.Sizeof(ConnParam{})-528]
 	_ = [1]int{}[unsafe.Sizeof(CMCreateChanReply{})-8]
@@ -247,10 +248,13 @@ func (m *AttachMcastRequest) octets() []byte { return (*[24]byte)(unsafe.Pointer
 func (m *AttachMcastRequest) padZero() bool  { return m.Pad == 0 }
 
 func (m *DirectReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
-func (m *DirectReply) padZero() bool  { return m.Pad == 0 }
+func (m *DirectReply) padZero() bool  { return true }
 
 func (m *IdentifyRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *IdentifyRequest) padZero() bool  { return m.Pad == 0 }
+
+func (m *DirectMemRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *DirectMemRequest) padZero() bool  { return true }
 
 func (m *SockAddr) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
 func (m *SockAddr) padZero() bool  { return true }

@@ -24,7 +24,16 @@ type Region struct {
 
 // NewRegion makes a zeroed memfd of size octets (rounded up to pages) whose size is fixed, maps it
 // and returns the fd for the client; the caller closes it.
-func NewRegion(name string, size int, free func()) (_ *Region, fd int, err error) {
+func NewRegion(name string, size int, free func()) (*Region, int, error) {
+	return newRegion(name, size, free, 0)
+}
+
+// NewReadOnlyRegion is NewRegion for what nobody but this process may write.
+func NewReadOnlyRegion(name string, size int, free func()) (*Region, int, error) {
+	return newRegion(name, size, free, unix.F_SEAL_FUTURE_WRITE)
+}
+
+func newRegion(name string, size int, free func(), seals int) (_ *Region, fd int, err error) {
 	fd, err = unix.MemfdCreate("vrnic-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, os.NewSyscallError("memfd_create", err)
@@ -39,15 +48,16 @@ func NewRegion(name string, size int, free func()) (_ *Region, fd int, err error
 	if err = unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, fd, os.NewSyscallError("ftruncate", err)
 	}
-	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
-		unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
-		return nil, fd, os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
-	}
-	r, err := MapRegion(fd, size, free)
+	r, err := MapRegion(fd, size, nil)
 	if err != nil {
 		return nil, fd, err
 	}
-	r.empty = true
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|seals); err != nil {
+		r.Release()
+		return nil, fd, os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+	}
+	r.empty, r.free = true, free
 	return r, fd, nil
 }
 

@@ -22,6 +22,10 @@ type CQProducer struct {
 	closed  bool             // +checklocks:mu
 	ch      *ChannelProducer // or nil
 	fail    func(error)
+	// beside are those whose senders have completions of their own for the CQ, which does not cover
+	// what its queues can complete.
+	// +checklocks:mu
+	beside map[*Direction]struct{}
 
 	prodWord, overrunWord, consWord, arm *atomic.Uint32
 }
@@ -129,7 +133,7 @@ func (c *CQProducer) putLocked(e *abi.CQE) error {
 	if c.overrun {
 		return ErrCQOverrun
 	}
-	if c.prod-c.cons >= c.size { // looks full by what we know: look again
+	if c.prod-c.cons >= c.size || len(c.beside) > 0 { // looks full by what we know: look again
 		cons := c.consWord.Load()
 		if n := c.prod - cons; n > c.size {
 			err := abi.Violation("CQ cons %d with prod %d and %d slots", cons, c.prod, c.size)
@@ -138,7 +142,7 @@ func (c *CQProducer) putLocked(e *abi.CQE) error {
 				c.fail(err)
 			}
 			return err
-		} else if n == c.size {
+		} else if n == c.size || n+c.besideLocked() >= c.size {
 			c.overrun = true
 			c.overrunWord.Store(1)
 			return ErrCQOverrun
@@ -150,6 +154,27 @@ func (c *CQProducer) putLocked(e *abi.CQE) error {
 	// release, and a full fence before the load of arm: see Waking in the package comment
 	c.prodWord.Swap(c.prod)
 	return nil
+}
+
+// besideLocked is how many completions the client has not polled that are not in the ring.
+//
+// +checklocks:c.mu
+func (c *CQProducer) besideLocked() (n uint32) {
+	for d := range c.beside {
+		n += min(d.unpolled(), c.size)
+	}
+	return min(n, c.size)
+}
+
+func (c *CQProducer) setBeside(d *Direction, on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.beside == nil {
+		c.beside = make(map[*Direction]struct{})
+	}
+	if c.beside[d] = struct{}{}; !on {
+		delete(c.beside, d)
+	}
 }
 
 // +checklocks:c.mu

@@ -19,8 +19,10 @@ type Pair struct {
 // A PairEnd is one QP of a pair.
 type PairEnd struct {
 	Rings *DaemonQP
-	// SendCQ and RecvCQ are where it completes.
+	// SendCQ and RecvCQ are where it completes; Covered: they have room for all that their queues can
+	// have in them.
 	SendCQ, RecvCQ *CQProducer
+	Covered        bool
 	// Gone reports whether its program has died: nothing that it stores comes any more.
 	Gone func() bool
 	// Wake has the QP look for receives again.
@@ -31,8 +33,12 @@ type PairEnd struct {
 	Bad func(err error)
 }
 
-// A Traffic is what has gone one way.
-type Traffic struct{ Messages, Octets, Solicited uint64 }
+// A Traffic is what one end has done: Messages that took a receive, of which Immediates were no
+// Sends, and of which the peer was asked to be told; Octets of Sends and Writes; and the rest.
+type Traffic struct {
+	Messages, Octets, Solicited, Immediates uint64
+	Writes, Reads, ReadOctets, Atomics      uint64
+}
 
 // PairSlab is how many octets the slab of each direction has.
 const PairSlab = 64 << 10
@@ -79,6 +85,7 @@ type Direction struct {
 	mu sync.Mutex
 	// What follows is in the pair's memory, which is there until End.
 	open, base, seq, done, notify, solicited, own, spoiled *atomic.Uint32
+	completed, polled                                      *atomic.Uint32
 
 	counts [numCounts]*atomic.Uint64
 	slots  []byte
@@ -105,15 +112,21 @@ type Direction struct {
 	told [numCounts]uint64
 }
 
-// What a sender counts, in the order of a Traffic.
+// What a sender counts.
 const (
 	countMessages = iota
 	countOctets
 	countAsked
+	countImms
+	countWrites
+	countReads
+	countReadOctets
+	countAtomics
 	numCounts
 )
 
-var countOffsets = [numCounts]uint32{abi.DirMessages, abi.DirOctets, abi.DirAsked}
+var countOffsets = [numCounts]uint32{abi.DirMessages, abi.DirOctets, abi.DirAsked, abi.DirImms,
+	abi.DirWrites, abi.DirReads, abi.DirReadOctets, abi.DirAtomics}
 
 type dirState uint8
 
@@ -131,6 +144,7 @@ func (d *Direction) init(mem []byte, slots uint32, from, to *PairEnd) {
 	d.seq, d.done = abi.Word(mem, abi.DirSeq), abi.Word(mem, abi.DirRecvDone)
 	d.notify, d.solicited = abi.Word(mem, abi.DirNotify), abi.Word(mem, abi.DirSolicited)
 	d.own, d.spoiled = abi.Word(mem, abi.DirOwn), abi.Word(mem, abi.DirSpoiled)
+	d.completed, d.polled = abi.Word(mem, abi.DirCompleted), abi.Word(mem, abi.DirPolled)
 	for i, off := range countOffsets {
 		d.counts[i] = abi.Word64(mem, off)
 	}
@@ -154,6 +168,9 @@ func (p *Pair) Attach() {
 		d := &p.Dirs[i]
 		d.from.Rings.SQ.out.Store(d)
 		d.to.Rings.RQ.in.Store(d)
+		if !d.from.Covered {
+			d.from.SendCQ.setBeside(d, true)
+		}
 	}
 }
 
@@ -199,10 +216,23 @@ func (p *Pair) End() {
 	for i := range p.Dirs {
 		d := &p.Dirs[i]
 		d.Count()
+		if !d.from.Covered {
+			d.from.SendCQ.setBeside(d, false)
+		}
 		d.mu.Lock()
 		d.state = dirEnded
 		d.mu.Unlock()
 	}
+}
+
+// unpolled is how many requests the sender has completed itself, and its program not polled.
+func (d *Direction) unpolled() uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == dirEnded {
+		return 0
+	}
+	return d.completed.Load() - d.polled.Load()
 }
 
 // IsOpen reports whether the sender has it.
@@ -236,7 +266,9 @@ func (d *Direction) Count() {
 		}
 	}
 	if n != [numCounts]uint64{} {
-		t := Traffic{n[countMessages], n[countOctets], n[countAsked]}
+		t := Traffic{Messages: n[countMessages], Octets: n[countOctets], Solicited: n[countAsked],
+			Immediates: n[countImms], Writes: n[countWrites], Reads: n[countReads],
+			ReadOctets: n[countReadOctets], Atomics: n[countAtomics]}
 		d.from.Sent(t)
 		d.to.Received(t)
 	}

@@ -40,7 +40,7 @@ func newPairTest(t *testing.T, used uint32) *pairTest {
 		p.mems[i] = make([]byte, l.Size())
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)
-		p.ends[i] = ring.PairEnd{Rings: p.qps[i], Gone: p.gone.Load,
+		p.ends[i] = ring.PairEnd{Rings: p.qps[i], Covered: true, Gone: p.gone.Load,
 			Wake: func() { p.woke <- struct{}{} }, Bad: func(err error) { p.bad = append(p.bad, err) },
 			Sent:     func(n ring.Traffic) { add(&p.sent, n) },
 			Received: func(n ring.Traffic) { add(&p.received, n) }}

@@ -57,19 +57,48 @@ func (o *operation) direct(req *abi.HandleRequest) (*abi.DirectReply, error) {
 	if !s.direct.Load() {
 		return nil, syscall.EOPNOTSUPP
 	}
-	fd, second, err := q.h.Direct(func(size int) (*osmem.Region, int, func(), error) {
+	rep := &abi.DirectReply{}
+	fd, err := q.h.Direct(func(size int) (*osmem.Region, int, func(), error) {
 		r, fd, err := s.newRing("pair", size)
 		return r, fd, func() { s.freeRing(r) }, err
-	})
+	}, rep)
 	if err != nil {
 		return nil, err
 	}
 	o.send(fd)
-	rep := &abi.DirectReply{}
-	if second {
-		rep.Second = 1
-	}
 	return rep, nil
+}
+
+// NewKeys makes the memory of a table of the client's keys, which peers can read: it, a descriptor
+// of it, and what gives it back. Any goroutine may call it.
+func (s *Session) NewKeys(size int) (*osmem.Region, int, func(), error) {
+	r, fd, err := s.newShared("keys", size, osmem.NewReadOnlyRegion)
+	return r, fd, func() { s.freeRing(r) }, err
+}
+
+// directKeys gives the client the keys of the peer of one of its QPs.
+func (o *operation) directKeys(req *abi.HandleRequest) error {
+	return o.fromPeer(req.Handle, QPHandler.DirectKeys)
+}
+
+// directMem gives the client memory that the peer of one of its QPs has lent.
+func (o *operation) directMem(req *abi.DirectMemRequest) error {
+	return o.fromPeer(req.QP, func(q QPHandler) (int, error) { return q.DirectMem(req.Mem) })
+}
+
+func (o *operation) fromPeer(qp uint32, ask func(QPHandler) (fd int, err error)) error {
+	q, err := get(&o.s.qps, qp)
+	if err != nil {
+		return err
+	}
+	if !o.s.direct.Load() {
+		return syscall.EOPNOTSUPP
+	}
+	fd, err := ask(q.h)
+	if err == nil {
+		o.send(fd)
+	}
+	return err
 }
 
 // offerDirect is for HELLO: the client has the direct path, if it may.

@@ -75,6 +75,8 @@ func (h *fakeHandler) QueryGID(d, port, i uint32) (*abi.QueryGIDReply, error) {
 	return nil, errors.New("no errno in here")
 }
 func (h *fakeHandler) LendMem() error { return nil }
+
+func (h *fakeHandler) MemGone() {}
 func (h *fakeHandler) OpenContext(d uint32, ev *AsyncQueue) (ContextHandler, error) {
 	if d > 1 {
 		return nil, syscall.ENODEV
@@ -216,9 +218,14 @@ func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	return &fakeQP{fakeObj: p.fakeObj, num: p.h.f.qpn, rings: parts.Rings, cq: parts.SendCQ.(*fakeCQ)},
 		nil
 }
-func (q *fakeQP) Num() uint32 { return q.num }
-func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error)) (int, bool, error) {
-	return -1, false, syscall.EAGAIN
+func (q *fakeQP) Num() uint32              { return q.num }
+func (q *fakeQP) DirectKeys() (int, error) { return -1, syscall.EAGAIN }
+
+func (q *fakeQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
+
+func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error), *abi.DirectReply) (int,
+	error) {
+	return -1, syscall.EAGAIN
 }
 
 // await waits as for a neighbour that does not answer, if a test wants that and a has lostGID.

@@ -30,6 +30,8 @@ type Handler interface {
 	QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error)
 	// OpenContext opens a device for the session. Its async events go to events.
 	OpenContext(device uint32, events *AsyncQueue) (ContextHandler, error)
+	// MemGone says that memory which peers may have mapped was taken back.
+	MemGone()
 	// LendMem says that the client has lent its own memory (SET_MEM): MRs of ModeApp may follow.
 	LendMem() error
 	// CreateID makes a connection manager id. Its events go to id.Push, from any goroutine.
@@ -137,9 +139,13 @@ type QPHandler interface {
 	Attach(group [16]byte) error
 	Detach(group [16]byte) error
 	// Direct gives a descriptor of the memory that the QP and its peer share on the direct path, and
-	// says whether the QP is the second of the two; EAGAIN: there is none now. alloc makes such
-	// memory, and what gives it back.
-	Direct(alloc func(size int) (*osmem.Region, int, func(), error)) (fd int, second bool, err error)
+	// fills rep; EAGAIN: there is none now. alloc makes such memory, and what gives it back.
+	Direct(alloc func(size int) (*osmem.Region, int, func(), error), rep *abi.DirectReply) (
+		fd int, err error)
+	// DirectKeys gives a descriptor of the keys of the peer's domain, and DirectMem one of memory that
+	// the peer's client has lent; EAGAIN: there is no direct path now.
+	DirectKeys() (fd int, err error)
+	DirectMem(mem uint32) (fd int, err error)
 	// Bell says that the client may have posted. It is called from the session's doorbell thread,
 	// also for stale and forged bells, and concurrently with other methods but not after Close
 	// has begun. It takes a fair share, a small one while waiting says that others wait for the

@@ -65,11 +65,17 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 		return nil, syscall.EINVAL // sealed against writing, or not open for it
 	}
 	r.KeepFromDumps()
-	osmem.CloseFD(o.fd) // of memory: that is quick
+	m := &memObj{region: r, fd: -1}
+	if s.direct.Load() && s.kept < maxKept {
+		s.kept++
+		m.fd = o.fd
+	} else {
+		osmem.CloseFD(o.fd) // of memory: that is quick
+	}
 	o.fd = -1
 	s.mu.Lock()
 	s.memBytes += size
-	s.mems.add(n, &memObj{region: r})
+	s.mems.add(n, m)
 	s.mu.Unlock()
 	return &abi.AddMemReply{Mem: n, Size: uint64(size)}, nil
 }
@@ -86,8 +92,35 @@ func (o *operation) delMem(req *abi.HandleRequest) error {
 	o.s.memBytes -= int64(len(m.region.Mem))
 	delete(o.s.mems.m, req.Handle)
 	o.s.mu.Unlock()
-	m.region.Release()
+	if m.fd >= 0 {
+		o.s.kept--
+		o.s.h.MemGone()
+	}
+	m.release()
 	return nil
+}
+
+// maxKept is how much of what a client has lent its peers can map: of what is more they hear
+// nothing, and the daemon moves it.
+const maxKept = 256
+
+// release is for memory that is in no table any more.
+func (m *memObj) release() {
+	if m.fd >= 0 {
+		osmem.CloseFD(m.fd)
+	}
+	m.region.Release()
+}
+
+// LentMem is a descriptor of memory that the client has lent; ENOENT: it has not, or not to peers.
+func (s *Session) LentMem(n uint32) (fd int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.mems.m[n]
+	if !ok || m.fd < 0 {
+		return -1, syscall.ENOENT
+	}
+	return osmem.DupFD(m.fd)
 }
 
 // accessIgnored are the optional bits of ibv_access_flags, such as relaxed ordering.

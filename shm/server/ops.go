@@ -25,6 +25,7 @@ type (
 	memObj struct {
 		region *osmem.Region
 		users  int // MRs
+		fd     int // kept for the peers of the client's QPs; -1: it is not
 	}
 	mrObj struct {
 		pd  *pdObj
@@ -144,6 +145,8 @@ var operations = map[abi.Op]handler{
 	abi.OpDetachMcast:   act((*operation).detachMcast),
 	abi.OpDirect:        serve((*operation).direct),
 	abi.OpIdentify:      act((*operation).identify),
+	abi.OpDirectKeys:    act((*operation).directKeys),
+	abi.OpDirectMem:     act((*operation).directMem),
 	abi.OpList:          serve((*operation).list),
 	abi.OpStat:          serve((*operation).list),
 }

@@ -61,6 +61,7 @@ type Session struct {
 	state   string // +checklocks:mu
 	self    self   // +checklocks:mu
 	shown   []int  // descriptors of its namespaces; the control goroutine's
+	kept    int    // mems with a descriptor; the control goroutine's
 	app     *osmem.AppMem
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
@@ -286,7 +287,7 @@ func (s *Session) freeAll() {
 	s.srv.ids.give(s.account(), len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
 	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
-		m.region.Release()
+		m.release()
 	}
 	for _, c := range s.ctxs.m {
 		c.events.close()
@@ -404,6 +405,13 @@ func (s *Session) openPage() (memfd int, err error) {
 
 // newRing makes memory for a ring, within the quotas.
 func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
+	return s.newShared(name, size, osmem.NewRegion)
+}
+
+// newShared is newRing with what makes it.
+func (s *Session) newShared(name string, size int,
+	make func(name string, size int, free func()) (*osmem.Region, int, error),
+) (*osmem.Region, int, error) {
 	size = osmem.PageUp(size)
 	s.mu.Lock()
 	fits := int64(size) <= s.limits.RingBytes-s.ringBytes
@@ -414,7 +422,7 @@ func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
 	if err := s.takeMapping(); err != nil {
 		return nil, -1, err
 	}
-	r, fd, err := osmem.NewRegion(name, size, s.giveMapping)
+	r, fd, err := make(name, size, s.giveMapping)
 	if err != nil {
 		s.giveMapping()
 		return nil, -1, err

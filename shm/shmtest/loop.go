@@ -150,6 +150,9 @@ func (h *loopSession) QueryGID(device, port, index uint32) (*abi.QueryGIDReply, 
 
 func (h *loopSession) LendMem() error { return nil }
 
+// MemGone implements server.Handler.
+func (h *loopSession) MemGone() {}
+
 func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler,
 	error) {
 	if int(device) >= len(loopAddrs) {

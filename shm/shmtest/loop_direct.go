@@ -28,34 +28,39 @@ func (p *loopPair) side(q *loopQP) int {
 }
 
 // Direct implements shm.QPHandler.
-func (q *loopQP) Direct(alloc func(int) (*osmem.Region, int, func(), error)) (fd int, second bool,
-	err error) {
+func (q *loopQP) Direct(alloc func(int) (*osmem.Region, int, func(), error),
+	rep *abi.DirectReply) (fd int, err error) {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	peer := q.peer
 	if peer == nil || q.state != abi.StateRTS || peer.state != abi.StateRTS || q.srq != nil ||
 		peer.srq != nil || !q.program.MayShare(peer.program) {
-		return -1, false, syscall.EAGAIN
+		return -1, syscall.EAGAIN
 	}
 	if q.pair == nil {
 		if err := newLoopPair(q, peer, alloc); err != nil {
-			return -1, false, err
+			return -1, err
 		}
 	}
 	p := q.pair
 	i := p.side(q)
 	if p.has[i] {
-		return -1, false, syscall.EAGAIN
+		return -1, syscall.EAGAIN
 	}
 	if fd, err = osmem.DupFD(p.fd); err != nil {
-		return -1, false, err
+		return -1, err
 	}
 	if p.has[i] = true; p.has[1-i] && !q.l.closed {
 		p.ring.Dirs[0].Open()
 		p.ring.Dirs[1].Open()
 	}
-	return fd, i == 1, nil
+	rep.Second, rep.Covered = uint32(i), 1
+	return fd, nil
 }
+
+// DirectKeys and DirectMem implement server.QPHandler: a Loop tells of no keys.
+func (q *loopQP) DirectKeys() (int, error)      { return -1, syscall.EAGAIN }
+func (q *loopQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
 
 func newLoopPair(a, b *loopQP, alloc func(int) (*osmem.Region, int, func(), error)) error {
 	p := &loopPair{ends: [2]*loopQP{a, b}, users: 2}
@@ -72,8 +77,8 @@ func newLoopPair(a, b *loopQP, alloc func(int) (*osmem.Region, int, func(), erro
 
 func (q *loopQP) pairEnd(p *loopPair) ring.PairEnd {
 	return ring.PairEnd{
-		Rings: q.rings, SendCQ: q.scq.ring, RecvCQ: q.rcq.ring, Gone: q.program.Gone,
-		Wake: func() { q.Bell(nil) },
+		Rings: q.rings, SendCQ: q.scq.ring, RecvCQ: q.rcq.ring, Covered: true,
+		Gone: q.program.Gone, Wake: func() { q.Bell(nil) },
 		Sent: func(t ring.Traffic) { q.l.direct.Add(t.Messages) }, Received: func(ring.Traffic) {},
 		Bad: func(error) {
 			p.bad++

@@ -209,6 +209,11 @@ int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *
 /* The same, and fd stays open. */
 int vrnic_map_open_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
 /*
+ * The same for memory of another program's: of any length, for reading alone or, with write, for
+ * both; and nothing about it ends the session.
+ */
+int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m);
+/*
  * Maps the first page of what fd is in place of the one at page, in one step: who reads there finds
  * one of the two. 0 or an errno, and then the session is dead.
  */

@@ -20,7 +20,7 @@ atomic_uint vrnic_forks;
  * Memory from the daemon.
  */
 
-static int map_fd(int fd, size_t min, struct vrnic_map *m)
+static int map_fd(int fd, size_t min, size_t max, int prot, struct vrnic_map *m)
 {
 	struct stat st;
 	int seals;
@@ -31,10 +31,10 @@ static int map_fd(int fd, size_t min, struct vrnic_map *m)
 	/* What cannot shrink cannot raise SIGBUS. */
 	if (!S_ISREG(st.st_mode) || seals < 0 || !(seals & F_SEAL_SHRINK))
 		return EPROTO;
-	if (st.st_size <= 0 || (size_t)st.st_size < min || st.st_size > MAX_DAEMON_MEM)
+	if (st.st_size <= 0 || (size_t)st.st_size < min || (size_t)st.st_size > max)
 		return EPROTO;
 	m->len = st.st_size;
-	m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	m->mem = mmap(NULL, m->len, prot, MAP_SHARED, fd, 0);
 	if (m->mem == MAP_FAILED) {
 		m->mem = NULL;
 		return errno;
@@ -53,7 +53,7 @@ static int map_fd(int fd, size_t min, struct vrnic_map *m)
 
 int vrnic_map_open_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
 {
-	int err = map_fd(fd, min, m);
+	int err = map_fd(fd, min, MAX_DAEMON_MEM, PROT_READ | PROT_WRITE, m);
 
 	if (err)
 		vrnic_die(s, "memory from the daemon: %s", strerror(err));
@@ -65,6 +65,16 @@ int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *
 	int err = vrnic_map_open_fd(s, fd, min, m);
 
 	vrnic_close(fd);
+	return err;
+}
+
+int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m)
+{
+	int err = map_fd(fd, min, SIZE_MAX / 2, write ? PROT_READ | PROT_WRITE : PROT_READ, m);
+
+	vrnic_close(fd);
+	if (!err)
+		madvise(m->mem, m->len, MADV_DONTDUMP);
 	return err;
 }
 

@@ -1,7 +1,8 @@
 /*
  * The direct path: a Send to a program of the same user is put into memory that the two have in
- * common (pair/pair.h), and the receiver copies it when it polls. The daemon says whether that may
- * be, and has all else: docs/direct.md.
+ * common (pair/pair.h), and the receiver copies it when it polls; what goes to the peer's memory
+ * by a key goes there at once (pair/remote.h). The daemon says whether that may be, and has all
+ * else: docs/direct.md.
  */
 #include <errno.h>
 #include <sched.h>
@@ -107,6 +108,8 @@ static int ask(struct vrnic_direct *d)
 		vrnic_unmap(&d->map);
 		return EIO;
 	}
+	d->covered = rep.covered & 1;
+	d->in.closed = !d->covered;
 	return 0;
 }
 
@@ -116,12 +119,15 @@ static void detach(struct vrnic_direct *d)
 
 	drop(to_vcq(qp->qp.recv_cq), d);
 	drop(to_vcq(qp->qp.send_cq), d);
+	if (!d->covered) /* what is left is passed over */
+		atomic_fetch_sub(&to_vcq(qp->qp.send_cq)->unpolled, vrnic_direct_outstanding(d));
 	vrnic_rq_leave(&qp->rq);
 	pthread_mutex_lock(&qp->sq.lock);
 	qp->sq.direct = NULL;
 	pthread_mutex_unlock(&qp->sq.lock);
 	qp->direct = NULL;
 	vrnic_unmap(&d->map);
+	vrnic_remote_free(d->remote);
 	free(d->sent);
 	free(d);
 }
@@ -250,13 +256,13 @@ static bool drained(const struct vrnic_qp *qp)
 	       atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 }
 
-static bool may(struct vrnic_direct *d)
+static bool may(struct vrnic_direct *d, bool room)
 {
-	return drained(d->qp) && vrnic_pair_has_room(&d->out);
+	return drained(d->qp) && (!room || vrnic_pair_has_room(&d->out));
 }
 
 /* Waits a bounded time for it to be so: whether it is. */
-static bool await(struct vrnic_direct *d)
+static bool await(struct vrnic_direct *d, bool room)
 {
 	int i, k;
 
@@ -266,7 +272,7 @@ static bool await(struct vrnic_direct *d)
 	}
 	for (i = 0; i < WAIT_YIELDS; i++) {
 		for (k = 0; k < WAIT_LOOKS; k++) {
-			if (may(d)) {
+			if (may(d, room)) {
 				d->wait_every = 0;
 				return true;
 			}
@@ -280,6 +286,11 @@ static bool await(struct vrnic_direct *d)
 	return false;
 }
 
+static bool may_soon(struct vrnic_direct *d, bool room)
+{
+	return likely(may(d, room)) || await(d, room);
+}
+
 static void gather(char *to, const struct iovec *iov, int n)
 {
 	int i;
@@ -291,54 +302,154 @@ static void gather(char *to, const struct iovec *iov, int n)
 	}
 }
 
-/* Where the octets of wr are in this process: false leaves it to the daemon. */
-static bool octets(struct vrnic_qp *qp, const struct ibv_send_wr *wr, struct iovec *iov)
+/* Where the octets of w are: false leaves it to the daemon. */
+static bool octets(struct vrnic_qp *qp, struct vrnic_direct_wr *w)
 {
+	const struct ibv_send_wr *wr = w->wr;
 	int i;
 
-	if (!(wr->send_flags & IBV_SEND_INLINE))
-		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, wr->num_sge, iov);
-	for (i = 0; i < wr->num_sge; i++) {
-		iov[i].iov_base = (void *)(uintptr_t)wr->sg_list[i].addr;
-		iov[i].iov_len = wr->sg_list[i].length;
+	if (w->found)
+		return true;
+	w->n = wr->num_sge;
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		for (i = 0; i < w->n; i++) {
+			w->iov[i].iov_base = (void *)(uintptr_t)wr->sg_list[i].addr;
+			w->iov[i].iov_len = wr->sg_list[i].length;
+		}
+		return true;
 	}
-	return true;
+	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE)
+		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, w->n, w->iov);
+	return vrnic_sges_local(qp->qp.pd, wr->sg_list, w->n, true, w->iov);
 }
 
-static void complete(struct vrnic_direct *d, uint64_t wr_id)
+static void complete(struct vrnic_direct *d, const struct vrnic_direct_wr *w)
 {
 	uint32_t n = atomic_load_explicit(&d->sent_prod, memory_order_relaxed);
 	struct vrnic_direct_sent *s = &d->sent[n & d->qp->sq.mask];
 
-	s->wr_id = wr_id;
+	s->wr_id = w->wr->wr_id;
 	s->after = d->ring;
+	s->opcode = w->opcode;
+	s->byte_len = s->opcode == IBV_WC_SEND || s->opcode == IBV_WC_RDMA_WRITE ? 0 : w->total;
+	if (unlikely(!d->covered)) {
+		atomic_fetch_add(&to_vcq(d->qp->qp.send_cq)->unpolled, 1);
+		store_release(d->out.completed, n + 1);
+	}
 	atomic_store_explicit(&d->sent_prod, n + 1, memory_order_release);
 }
 
-bool vrnic_direct_send(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t total,
-		       bool signaled, bool *ring)
+/* Whether one completion more would have the CQ run over: the daemon tells of that. */
+static bool is_full_of(struct vrnic_direct *d)
 {
-	bool own, solicited = wr->send_flags & IBV_SEND_SOLICITED;
+	struct vrnic_cq *cq = to_vcq(d->qp->qp.send_cq);
+	uint32_t n = load_acquire(cq->prod) - atomic_load_explicit(&cq->cons, memory_order_relaxed);
+
+	return n + atomic_load(&cq->unpolled) >= (uint32_t)cq->cq.cqe;
+}
+
+static bool send(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
+{
+	bool own, solicited = w->wr->send_flags & IBV_SEND_SOLICITED;
 	struct vrnic_direct *d = qp->sq.direct;
-	struct iovec iov[VRNIC_MAX_SGE];
 	char *to;
 
-	if (total > LONGEST || !vrnic_pair_is_open(&d->out))
+	if (w->total > LONGEST || !may_soon(d, true) || !octets(qp, w))
 		return false;
-	if ((unlikely(!may(d)) && !await(d)) || !octets(qp, wr, iov))
-		return false;
-	to = vrnic_pair_begin(&d->out, total);
+	to = vrnic_pair_begin(&d->out, w->total);
 	if (!to)
 		return false;
-	gather(to, iov, wr->num_sge);
+	gather(to, w->iov, w->n);
 	VRNIC_MARK(COPIED);
-	if (signaled) /* before the stamp: an answer comes after it */
-		complete(d, wr->wr_id);
-	vrnic_pair_end(&d->out, total, solicited);
+	if (w->signaled) /* before the stamp: an answer comes after it */
+		complete(d, w);
+	vrnic_pair_end(&d->out, w->total, solicited);
 	atomic_thread_fence(memory_order_seq_cst);
-	own = signaled && atomic_load_explicit(&to_vcq(qp->qp.send_cq)->wanted, memory_order_relaxed);
+	own = w->signaled &&
+	      atomic_load_explicit(&to_vcq(qp->qp.send_cq)->wanted, memory_order_relaxed);
 	*ring |= vrnic_pair_wanted(&d->out, solicited, own);
 	return true;
+}
+
+static struct vrnic_want want_of(const struct vrnic_direct *d, const struct vrnic_direct_wr *w)
+{
+	const struct ibv_send_wr *wr = w->wr;
+	struct vrnic_want want = { .qpn = d->out.peer, .length = w->total };
+
+	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ) {
+		want.right = wr->opcode == IBV_WR_RDMA_WRITE ? IBV_ACCESS_REMOTE_WRITE :
+							       IBV_ACCESS_REMOTE_READ;
+		want.key = wr->wr.rdma.rkey;
+		want.addr = wr->wr.rdma.remote_addr;
+	} else {
+		want.right = IBV_ACCESS_REMOTE_ATOMIC;
+		want.key = wr->wr.atomic.rkey;
+		want.addr = wr->wr.atomic.remote_addr;
+	}
+	return want;
+}
+
+/* What goes to the peer's memory, up to its completion. */
+static bool move(struct vrnic_direct *d, struct vrnic_direct_wr *w)
+{
+	struct vrnic_want want = want_of(d, w);
+	const struct ibv_send_wr *wr = w->wr;
+
+	if (unlikely(!d->remote)) {
+		d->remote = vrnic_remote_new(d->qp->s, d->qp->qp.handle, &d->out);
+		if (!d->remote)
+			return false;
+	}
+	/* Last the wait, which would be in vain if anything else were missing. */
+	if (!vrnic_remote_is_there(d->remote, &want) || !octets(d->qp, w) || !may_soon(d, false))
+		return false;
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_WRITE:
+		return vrnic_remote_write(d->remote, &want, w->iov);
+	case IBV_WR_RDMA_READ:
+		return vrnic_remote_read(d->remote, &want, w->iov);
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return vrnic_remote_fetch_add(d->remote, &want, w->iov, wr->wr.atomic.compare_add);
+	default:
+		return vrnic_remote_compare_swap(d->remote, &want, w->iov, wr->wr.atomic.compare_add,
+						 wr->wr.atomic.swap);
+	}
+}
+
+static bool reach(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
+{
+	struct vrnic_direct *d = qp->sq.direct;
+
+	if (!move(d, w))
+		return false;
+	if (!w->signaled)
+		return true;
+	complete(d, w);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&to_vcq(qp->qp.send_cq)->wanted, memory_order_relaxed)) {
+		vrnic_pair_own(&d->out);
+		*ring = true;
+	}
+	return true;
+}
+
+bool vrnic_direct_post(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
+{
+	struct vrnic_direct *d = qp->sq.direct;
+
+	if (!vrnic_pair_is_open(&d->out) || (unlikely(!d->covered) && w->signaled && is_full_of(d)))
+		return false;
+	switch (w->wr->opcode) {
+	case IBV_WR_SEND:
+		return send(qp, w, ring);
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_READ:
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return reach(qp, w, ring);
+	default:
+		return false;
+	}
 }
 
 void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod)
@@ -391,10 +502,16 @@ int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 			break;
 		memset(&wc[got], 0, sizeof(*wc));
 		wc[got].wr_id = s->wr_id;
-		wc[got].opcode = IBV_WC_SEND;
+		wc[got].opcode = s->opcode;
+		wc[got].byte_len = s->byte_len;
 		wc[got].qp_num = d->qp->qp.qp_num;
 	}
 	atomic_store_explicit(&d->sent_cons, cons, memory_order_release);
+	if (unlikely(!d->covered) && got) {
+		atomic_fetch_sub(&to_vcq(d->qp->qp.send_cq)->unpolled, got);
+		if (!vrnic_dead(d->qp->s))
+			store_release(d->out.polled, cons);
+	}
 	return got;
 }
 

@@ -186,6 +186,7 @@ struct vrnic_cq {
 	bool bad;		 /* the ring makes no sense; the session is dead */
 	struct vrnic_table qps;	 /* by number */
 	struct vrnic_qp *last;	 /* found there */
+	atomic_uint unpolled; /* completions that the daemon has not made, of QPs that are not covered */
 	/* of its QPs: changed with arm_lock held, too */
 	struct vrnic_direct *directs[VRNIC_DIRECT_MOST];
 	atomic_uint ndirects;

@@ -369,21 +369,24 @@ static bool misplaced(const struct vrnic_qp *qp, const struct ibv_send_wr *wr)
  */
 static int send_direct(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr, bool *ring)
 {
-	uint32_t total, n;
+	struct vrnic_direct_wr w;
+	uint32_t n;
 	int err;
 
-	if (wr->opcode != IBV_WR_SEND || vrnic_dead(qp->s) ||
-	    prod != atomic_load_explicit(&qp->sq.prod, memory_order_relaxed))
+	if (vrnic_dead(qp->s) || prod != atomic_load_explicit(&qp->sq.prod, memory_order_relaxed))
 		return 0;
-	err = check(qp, wr, &total);
+	err = check(qp, wr, &w.total);
 	if (!err)
 		err = outstanding(qp, prod, &n);
 	if (err)
 		return -err;
 	if (n > qp->sq.mask)
 		return -ENOMEM;
-	return vrnic_direct_send(qp, wr, total,
-				 qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED, ring);
+	w.wr = wr;
+	w.opcode = ops[wr->opcode].wc;
+	w.signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
+	w.found = false;
+	return vrnic_direct_post(qp, &w, ring);
 }
 
 static int post_one(struct vrnic_qp *qp, uint32_t *prod, const struct ibv_send_wr *wr, bool *ring)

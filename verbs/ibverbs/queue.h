@@ -7,6 +7,7 @@
 
 #include "objects.h"
 #include "pair/pair.h"
+#include "pair/remote.h"
 
 /* Line 0 of the memory of a QP or an SRQ, whose rings and slabs lie inside of it. */
 struct vrnic_layout {
@@ -111,10 +112,23 @@ void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp);
  * direct.c
  */
 
-/* A Send that is done, until it is polled. */
+/* A request that is done, until it is polled. */
 struct vrnic_direct_sent {
 	uint64_t wr_id;
 	uint32_t after; /* the last request before it that goes by the ring and completes, and one */
+	uint32_t byte_len;
+	uint8_t opcode; /* enum ibv_wc_opcode */
+};
+
+/* A request that may be done here. */
+struct vrnic_direct_wr {
+	const struct ibv_send_wr *wr;
+	uint32_t total; /* octets */
+	uint8_t opcode; /* enum ibv_wc_opcode */
+	bool signaled;
+	bool found; /* iov is set; else it is where the SGEs of wr say */
+	int n;
+	struct iovec iov[VRNIC_MAX_SGE];
 };
 
 /* A QP's part in a pair. */
@@ -126,7 +140,13 @@ struct vrnic_direct {
 	/* posts until one waits again for what it needs, and from one that waited in vain to the next */
 	uint32_t wait_in, wait_every;
 	uint32_t ring; /* the last request that went by the ring and completes, and one */
-	/* Sends that completed here, in a ring of as many as the send queue has slots */
+	/*
+	 * Not: a CQ may run over, by the daemon alone. It is told how many completions it does not know,
+	 * and no message takes a receive.
+	 */
+	bool covered;
+	struct vrnic_remote *remote; /* the peer's memory, or NULL */
+	/* requests that completed here, in a ring of as many as the send queue has slots */
 	struct vrnic_direct_sent *sent;
 	atomic_uint sent_prod, sent_cons; /* of who posts, of who polls */
 	/* the receive CQ's lock, but for in.rooms, which are the receive queue's, and in.want */
@@ -152,11 +172,10 @@ void vrnic_direct_received(struct vrnic_qp *qp);
 void vrnic_direct_free(struct vrnic_qp *qp);
 
 /*
- * With the send queue's lock held and nothing put that is not committed: sends wr, of total octets,
- * if that can be done here, true; then *ring says whether to ring the QP's bell.
+ * With the send queue's lock held and nothing put that is not committed: does w, if that can be
+ * done here, true; then *ring is set if the QP's bell is to be rung.
  */
-bool vrnic_direct_send(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t total,
-		       bool signaled, bool *ring);
+bool vrnic_direct_post(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring);
 
 /* How many requests are outstanding that did not go by the ring: the send queue's lock. */
 static inline uint32_t vrnic_direct_outstanding(const struct vrnic_direct *d)

@@ -53,6 +53,12 @@ static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint
 	out->messages = (_Atomic uint64_t *)(dir + VRNIC_DIR_MESSAGES);
 	out->octets = (_Atomic uint64_t *)(dir + VRNIC_DIR_OCTETS);
 	out->asked = (_Atomic uint64_t *)(dir + VRNIC_DIR_ASKED);
+	out->writes = (_Atomic uint64_t *)(dir + VRNIC_DIR_WRITES);
+	out->reads = (_Atomic uint64_t *)(dir + VRNIC_DIR_READS);
+	out->read_octets = (_Atomic uint64_t *)(dir + VRNIC_DIR_READ_OCTETS);
+	out->atomics = (_Atomic uint64_t *)(dir + VRNIC_DIR_ATOMICS);
+	out->completed = vrnic_word(dir, VRNIC_DIR_COMPLETED);
+	out->polled = vrnic_word(dir, VRNIC_DIR_POLLED);
 	out->slab_cons = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	out->want = vrnic_word(dir, VRNIC_DIR_WANT);
 	out->rooms = dir + VRNIC_DIR_ROOMS;
@@ -85,6 +91,7 @@ bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
 	    !find(m, side, &dir, &slots, &slab))
 		return false;
 	open_out(out, dir, slots, slab);
+	out->peer = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_QPN + 4 * !side));
 	if (!find(m, !side, &dir, &slots, &slab) || slots != receives)
 		return false;
 	open_in(in, dir, slots, slab);
@@ -151,16 +158,35 @@ static char *place(struct vrnic_pair_out *out, uint32_t n)
 	return slab_room(out, n) ? out->slab + out->slab_off : NULL;
 }
 
+static void enter(struct vrnic_pair_out *out)
+{
+	atomic_exchange(out->seq, ++out->odd);
+	fence_behind();
+}
+
+bool vrnic_pair_enter(struct vrnic_pair_out *out)
+{
+	enter(out);
+	if (load_acquire(out->open))
+		return true;
+	vrnic_pair_leave(out);
+	return false;
+}
+
+void vrnic_pair_leave(struct vrnic_pair_out *out)
+{
+	store_release(out->seq, ++out->odd);
+}
+
 char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n)
 {
 	char *to;
 
-	atomic_exchange(out->seq, ++out->odd);
-	fence_behind();
+	enter(out);
 	VRNIC_MARK(ODD);
 	to = place(out, n);
 	if (!to)
-		store_release(out->seq, ++out->odd);
+		vrnic_pair_leave(out);
 	return to;
 }
 
@@ -168,6 +194,23 @@ static void count(_Atomic uint64_t *c, uint64_t n)
 {
 	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
 			      memory_order_relaxed);
+}
+
+void vrnic_pair_wrote(struct vrnic_pair_out *out, uint32_t n)
+{
+	count(out->writes, 1);
+	count(out->octets, n);
+}
+
+void vrnic_pair_read(struct vrnic_pair_out *out, uint32_t n)
+{
+	count(out->reads, 1);
+	count(out->read_octets, n);
+}
+
+void vrnic_pair_modified(struct vrnic_pair_out *out)
+{
+	count(out->atomics, 1);
 }
 
 void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
@@ -188,7 +231,7 @@ void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
 	count(out->octets, n);
 	if (solicited)
 		count(out->asked, 1);
-	store_release(out->seq, ++out->odd);
+	vrnic_pair_leave(out);
 	VRNIC_MARK(EVEN);
 }
 
@@ -213,12 +256,18 @@ bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own)
 	return want || own;
 }
 
+void vrnic_pair_own(struct vrnic_pair_out *out)
+{
+	one_more(out->own);
+}
+
 void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)
 {
 	char *room = room_at(in->rooms, i, in->mask);
 
 	atomic_store_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH),
-			      octets < VRNIC_NO_ROOM ? octets : VRNIC_NO_ROOM, memory_order_relaxed);
+			      octets < VRNIC_NO_ROOM && !in->closed ? octets : VRNIC_NO_ROOM,
+			      memory_order_relaxed);
 	VRNIC_MARK(LENGTH);
 	store_release(vrnic_word(room, VRNIC_ROOM_STAMP), i + 1);
 	VRNIC_MARK(ROOMED);

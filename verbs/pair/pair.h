@@ -14,7 +14,9 @@
 /* What goes out. It has one user at a time. */
 struct vrnic_pair_out {
 	_Atomic uint32_t *open, *base, *seq, *done, *notify, *solicited, *own, *slab_cons, *want;
-	_Atomic uint64_t *messages, *octets, *asked;
+	_Atomic uint64_t *messages, *octets, *asked, *writes, *reads, *read_octets, *atomics;
+	_Atomic uint32_t *completed, *polled;
+	uint32_t peer; /* the number of the QP at the other end */
 	char *rooms, *slots, *slab;
 	uint32_t mask; /* slots - 1 */
 	uint32_t slab_size, slab_prod;
@@ -26,6 +28,7 @@ struct vrnic_pair_out {
 
 /* What comes in. rooms have one user at a time, and the rest has one. */
 struct vrnic_pair_in {
+	bool closed; /* what comes goes by the daemon, all of it */
 	char *rooms, *slots, *slab;
 	_Atomic uint32_t *slab_cons_word, *want, *spoiled;
 	uint32_t mask;
@@ -55,6 +58,18 @@ static inline bool vrnic_pair_is_open(const struct vrnic_pair_out *out)
 bool vrnic_pair_has_room(const struct vrnic_pair_out *out);
 
 /*
+ * Steps 2 and 3, for what takes no receive: false, and the direction is the daemon's. Until
+ * vrnic_pair_leave, step 6, what a key gives stays there.
+ */
+bool vrnic_pair_enter(struct vrnic_pair_out *out);
+void vrnic_pair_leave(struct vrnic_pair_out *out);
+
+/* In between: what has been done is counted. */
+void vrnic_pair_wrote(struct vrnic_pair_out *out, uint32_t n);
+void vrnic_pair_read(struct vrnic_pair_out *out, uint32_t n);
+void vrnic_pair_modified(struct vrnic_pair_out *out);
+
+/*
  * Steps 2 to 4, for a message of n octets: where they go, or NULL and it is the daemon's. After the
  * copy, and when the request is recorded as complete, vrnic_pair_end has steps 5 and 6.
  */
@@ -66,6 +81,9 @@ void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited);
  * waits for its own completion (own).
  */
 bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own);
+
+/* Of step 7 what is about the own completion alone: the bell is to be rung. */
+void vrnic_pair_own(struct vrnic_pair_out *out);
 
 /* Receive i is posted, and takes so many octets. */
 void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets);

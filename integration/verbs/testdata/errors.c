@@ -1,6 +1,7 @@
 /* What goes wrong, and who learns what: the status of each completion, the events, the state of the connection. */
 #include "vt.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 static struct vt_pair p;
@@ -211,6 +212,49 @@ static void refused(enum ibv_wr_opcode op, int why)
 	over(true, true);
 }
 
+/* Writes again and again, each time other octets, until the connection is over. */
+static void *writes(void *arg)
+{
+	uint32_t key = *(uint32_t *)arg;
+	struct ibv_wc wc = { 0 };
+
+	for (uint64_t i = 0; !wc.status; i++) {
+		vt_fill(p.a.buf, p.a.len, i);
+		if (vt_try_send(&p.a, i, IBV_WR_RDMA_WRITE, 0, p.a.len, IBV_SEND_SIGNALED,
+				(uintptr_t)p.b.buf, key))
+			break;
+		wc = vt_poll(p.a.scq);
+		CHECK_EQ(wc.wr_id, i);
+	}
+	return NULL;
+}
+
+/* When a region's deregistration has returned no octet comes there any more. */
+static void revoked(void)
+{
+	for (int i = 0; i < 12; i++) {
+		static char was[200000];
+		struct ibv_mr *mr;
+		pthread_t t;
+
+		open_pair(&(struct vt_opts){ .len = sizeof(was) });
+		CHECK(mr = ibv_reg_mr(p.b.pd, p.b.buf, p.b.len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+		p.b.buf[p.b.len - 1] = 0x55;
+		CHECK_EQ(pthread_create(&t, NULL, writes, &mr->rkey), 0);
+		while (((volatile char *)p.b.buf)[p.b.len - 1] == 0x55)
+			; /* until they come */
+		usleep(i * 137);
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+		memcpy(was, p.b.buf, sizeof(was));
+		CHECK_EQ(pthread_join(t, NULL), 0);
+		CHECK(!memcmp(was, p.b.buf, sizeof(was)));
+		vt_async(p.b.qp, IBV_EVENT_QP_ACCESS_ERR);
+		for (struct ibv_wc wc; ibv_poll_cq(p.a.scq, 1, &wc);)
+			CHECK(wc.status);
+		over(true, true);
+	}
+}
+
 static void read_refused(void)
 {
 	for (int why = BAD_KEY; why <= WRAP; why++)
@@ -329,7 +373,7 @@ static const struct vt_case cases[] = {
 	{ "local_key", local_key }, { "local_bounds", local_bounds }, { "local_wrap", local_wrap }, { "local_pd", local_pd },
 	{ "local_unmapped_large", local_unmapped_large }, { "receive_rights", receive_rights },
 	{ "too_long", too_long }, { "read_refused", read_refused }, { "write_refused", write_refused },
-	{ "read_sink", read_sink }, { "disconnected", disconnected }, { "moved_to_error", moved_to_error },
+	{ "revoked", revoked }, { "read_sink", read_sink }, { "disconnected", disconnected }, { "moved_to_error", moved_to_error },
 	{ "no_receive", no_receive }, { "overrun", overrun }, {},
 };
 

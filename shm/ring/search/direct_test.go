@@ -102,6 +102,7 @@ type directMutations struct {
 	sentLate, sendsFirst                        bool // answers
 	stale, openBlind, heedLate                  bool // the making of a pair
 	leaveBlind, lookFirst                       bool // the next one
+	doneEarly                                   bool // Writes by both ways
 }
 
 // swapped has the second of two parts first when a mutation says so.
@@ -423,6 +424,7 @@ func TestDirectSearch(t *testing.T) {
 		lost    = "a message that was sent has not come"
 		late    = "a store has come after its key has gone"
 		others  = "a key gave what is another's"
+		older   = "an older Write has come last"
 		asleep  = "the receiver waits for an event although"
 		unseen  = "nobody looks for a message"
 		early   = "the answer is there before the Send is over"
@@ -447,6 +449,7 @@ func TestDirectSearch(t *testing.T) {
 		{"hand-over 3", handover(3), mu{}, ""},
 		{"end", end, mu{}, ""},
 		{"keys", keyScenario, mu{}, ""},
+		{"overwrite", overwriteScenario, mu{}, ""},
 		{"notify 2", notify(2), mu{}, ""},
 		{"notify 3", notify(3), mu{}, ""},
 		{"bitmap", dirty, mu{}, ""},
@@ -487,6 +490,9 @@ func TestDirectSearch(t *testing.T) {
 		{"revocation without waiting for seq", keyScenario, mu{closeBlind: true}, others},
 		{"entry written again before seq", keyScenario, mu{reuse: true}, others},
 		{"key published before its region", keyScenario, mu{sold: true}, late},
+
+		{"overwrite: direct with a Write in the ring", overwriteScenario, mu{notDrained: true}, older},
+		{"overwrite: retired before it is placed", overwriteScenario, mu{doneEarly: true}, older},
 
 		{"stamp without fence", notify(2), mu{stampFence: true}, asleep},
 		{"bell before notify", notify(2), mu{notifyLate: true}, asleep},

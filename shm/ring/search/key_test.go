@@ -7,6 +7,38 @@ const (
 	wTarget = wBuf
 )
 
+// overwriteScenario: a library writes to the same place twice, by the ring and then itself, if the
+// ring is drained, else by the ring again. What it wrote last stays.
+func overwriteScenario(mu directMutations) *scenario {
+	drained := unless(mu.notDrained, instr{op: opLoad, a: wSQDone},
+		instr{op: opIfEq, v: 1, to: "drained"}, instr{op: opGoto, to: "ring"}, "drained")
+	s := []any{instr{op: opStore, a: wRing, v: 1}, instr{op: opRelease, a: wSQProd, v: 1}}
+	s = append(s, drained...)
+	s = append(s, mu.enter()...)
+	s = append(s, instr{op: opStore, a: wTarget, v: 2})
+	s = append(s, mu.leave()...)
+	s = append(s, instr{op: opGoto, to: "end"},
+		"ring", instr{op: opStore, a: wRing + 1, v: 2}, instr{op: opRelease, a: wSQProd, v: 2}, "end")
+	posted := func(n int8) instr {
+		return instr{op: opWhen, when: func(m *machine, _ *thread) bool { return m.mem[wSQProd] >= n }}
+	}
+	place := []any{instr{op: opLoad, a: wRing}, instr{op: opStore, r: 0, a: wTarget, v: -1}}
+	d := append([]any{posted(1)}, swapped(mu.doneEarly, place,
+		[]any{instr{op: opRelease, a: wSQDone, v: 1}})...)
+	d = append(d, posted(2), instr{op: opLoad, a: wRing + 1},
+		instr{op: opStore, r: 0, a: wTarget, v: -1})
+	return &scenario{
+		progs:   []program{prog(s), prog(), prog(d)},
+		writers: directWriters(),
+		rest: func(m *machine, at func(int, string) bool) string {
+			if !at(sender, "end") || m.mem[wTarget] != 2 {
+				return "an older Write has come last"
+			}
+			return ""
+		},
+	}
+}
+
 // keyScenario: a library writes by one key, twice, and by a later one, while the daemon ends the
 // first and uses its entry again for the other. The first region is its owner's again then, who
 // writes there.

@@ -337,6 +337,58 @@ void fake_pair_free(void)
 	pair_fd = -1;
 }
 
+bool fake_covered = true;
+
+/* What a peer has lent, and the keys of that: maps of the test's, whose memfds others map. */
+static struct vrnic_map peers[2];
+static int peers_fd[2] = { -1, -1 };
+
+void fake_peer(size_t keys_len, size_t len, char **keys, char **mem)
+{
+	size_t lens[] = { keys_len, len };
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		peers_fd[i] = memfd_create("peer", MFD_CLOEXEC);
+		CHECK(peers_fd[i] >= 0 && !ftruncate(peers_fd[i], lens[i]));
+		peers[i].len = lens[i];
+		peers[i].mem = mmap(NULL, lens[i], PROT_READ | PROT_WRITE, MAP_SHARED, peers_fd[i], 0);
+		CHECK(peers[i].mem != MAP_FAILED);
+	}
+	*keys = peers[0].mem;
+	*mem = peers[1].mem;
+}
+
+void fake_peer_free(void)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		vrnic_unmap(&peers[i]);
+		close(peers_fd[i]);
+		peers_fd[i] = -1;
+	}
+}
+
+/* A descriptor below 0 stands for one of them. */
+static int get_peer(int i, int *fd)
+{
+	if (peers_fd[i] < 0)
+		return EAGAIN;
+	*fd = -2 - i;
+	return 0;
+}
+
+int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m)
+{
+	int i = -2 - fd;
+
+	m->len = peers[i].len;
+	m->mem = mmap(NULL, m->len, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, peers_fd[i], 0);
+	CHECK(m->mem != MAP_FAILED && m->len >= min);
+	return 0;
+}
+
 static int get_pair(uint32_t qp, struct vrnic_direct_reply *rep, int *fd)
 {
 	if (pair_fd < 0)
@@ -344,6 +396,7 @@ static int get_pair(uint32_t qp, struct vrnic_direct_reply *rep, int *fd)
 	if (fake_asked)
 		fake_asked();
 	rep->second = qp == pair_second;
+	rep->covered = fake_covered;
 	*fd = -1;
 	return 0;
 }
@@ -370,6 +423,10 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 		return create_srq(req, rep, fds);
 	case VRNIC_OP_DIRECT:
 		return get_pair(m->qp, rep, fds); /* which is where a handle stands */
+	case VRNIC_OP_DIRECT_KEYS:
+		return get_peer(0, fds);
+	case VRNIC_OP_DIRECT_MEM:
+		return get_peer(1, fds);
 	case VRNIC_OP_MODIFY_QP:
 		if (context.roce) {
 			put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state);

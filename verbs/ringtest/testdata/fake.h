@@ -77,6 +77,11 @@ void fake_dereg(uint32_t lkey);
 /* Memory for a pair, for who asks: second is the number of the QP that is its second. */
 char *fake_pair(size_t len, uint32_t second);
 void fake_pair_free(void);
+extern bool fake_covered; /* what it says of the CQs */
+
+/* Memory that a peer has lent, as its memory 1, and a table for the keys of it. */
+void fake_peer(size_t keys_len, size_t len, char **keys, char **mem);
+void fake_peer_free(void);
 /* What happens while a program asks for it, or NULL. */
 extern void (*fake_asked)(void);
 

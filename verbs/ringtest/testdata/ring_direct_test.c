@@ -6,42 +6,19 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ring_test.h"
-
-#define DEPTH 8
-#define LONG 9000 /* more than goes directly */
-#define SLAB 16384
-#define MESSAGES 4096
+#include "ring_direct.h"
 
 static uint32_t state;
 
-static uint32_t rnd(uint32_t n)
+uint32_t direct_rnd(uint32_t n)
 {
 	state = state * 1664525 + 1013904223;
 	return (state >> 8) % n;
 }
 
-/* One of the two, and what goes from it to the other. */
-struct end {
-	struct vrnic_cq *cq;
-	struct vrnic_qp *qp;
-	struct fake_q *q;
-	char out[2 * DEPTH][LONG], in[DEPTH][LONG];
-	uint32_t out_key, in_key;
-	struct fake_wqe w;
-	bool taken; /* w, which waits for a receive */
-	char *dir;
-	bool open;
-	uint32_t was; /* DirRecvDone */
-	uint32_t base; /* the daemon's count of the peer's receives */
-	/* what has been sent, and which of it completes */
-	uint32_t sent, received, recvs, signaled[MESSAGES], nsignaled, completed;
-	uint32_t length[MESSAGES], byring;
-};
+struct end direct_ends[2];
 
-static struct end ends[2];
-
-static _Atomic uint32_t *word(struct end *e, uint32_t off)
+_Atomic uint32_t *direct_word(struct end *e, uint32_t off)
 {
 	return vrnic_word(e->dir, off);
 }
@@ -72,10 +49,10 @@ static uint32_t dir_len(void)
 static char *new_pair(void)
 {
 	uint32_t i, k, used, off = VRNIC_PAIR_HEADER_LEN;
-	char *mem = fake_pair(VRNIC_PAIR_HEADER_LEN + 2 * dir_len(), ends[1].q->num);
+	char *mem = fake_pair(VRNIC_PAIR_HEADER_LEN + 2 * dir_len(), direct_ends[1].q->num);
 
 	for (i = 0; i < 2; i++, off += dir_len()) {
-		struct end *e = &ends[i], *to = &ends[!i];
+		struct end *e = &direct_ends[i], *to = &direct_ends[!i];
 
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_QPN + 4 * i), e->q->num);
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_OFF + 4 * i), off);
@@ -83,11 +60,11 @@ static char *new_pair(void)
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_SLAB + 4 * i), SLAB);
 		e->dir = mem + off;
 		used = e->was = to->q->rq_head;
-		atomic_store(word(e, VRNIC_DIR_RECV_BASE), used);
-		atomic_store(word(e, VRNIC_DIR_RECV_DONE), used);
+		atomic_store(direct_word(e, VRNIC_DIR_RECV_BASE), used);
+		atomic_store(direct_word(e, VRNIC_DIR_RECV_DONE), used);
 		for (k = 0; k < DEPTH; k++) {
-			atomic_store(word(e, VRNIC_DIR_ROOMS + k * VRNIC_ROOM_LEN), used - DEPTH);
-			atomic_store(word(e, (dir_len() - SLAB - DEPTH * VRNIC_SLOT_LEN) + k * VRNIC_SLOT_LEN),
+			atomic_store(direct_word(e, VRNIC_DIR_ROOMS + k * VRNIC_ROOM_LEN), used - DEPTH);
+			atomic_store(direct_word(e, (dir_len() - SLAB - DEPTH * VRNIC_SLOT_LEN) + k * VRNIC_SLOT_LEN),
 				     used - DEPTH);
 		}
 		e->open = false;
@@ -97,14 +74,14 @@ static char *new_pair(void)
 }
 
 /* The same, and both programs' asking for it. */
-static char *make_pair(void)
+char *direct_pair(void)
 {
 	char *mem = new_pair();
 	uint32_t i;
 
 	for (i = 0; i < 2; i++) {
-		vrnic_direct_try(ends[i].qp);
-		CHECK(ends[i].qp->direct && ends[i].qp->sq.direct == ends[i].qp->direct);
+		vrnic_direct_try(direct_ends[i].qp);
+		CHECK(direct_ends[i].qp->direct && direct_ends[i].qp->sq.direct == direct_ends[i].qp->direct);
 	}
 	return mem;
 }
@@ -112,12 +89,12 @@ static char *make_pair(void)
 /* The daemon goes on behind what the sender has used. */
 static void take_over(struct end *e)
 {
-	struct fake_q *to = ends[e == ends].q;
-	uint32_t done = atomic_load(word(e, VRNIC_DIR_RECV_DONE));
+	struct fake_q *to = direct_ends[e == direct_ends].q;
+	uint32_t done = atomic_load(direct_word(e, VRNIC_DIR_RECV_DONE));
 	uint32_t prod = atomic_load(vrnic_word(to->mem, VRNIC_QP_RQ_PROD));
 
 	if (done != e->was) {
-		if (prod - done <= DEPTH && to->rq_head - done > DEPTH) /* else the connection ends */
+		if (prod - done <= DEPTH && to->rq_head - done > DEPTH) /* else the connection direct_ends */
 			to->rq_head = done;
 		e->was = done;
 	}
@@ -126,17 +103,17 @@ static void take_over(struct end *e)
 	atomic_store(vrnic_word(to->mem, VRNIC_QP_RQ_HEAD), to->rq_head);
 }
 
-static void set_open(struct end *e, bool open)
+void direct_open(struct end *e, bool open)
 {
 	if (e->open == open)
 		return;
 	e->open = open;
 	if (open) {
 		take_over(e);
-		atomic_store(word(e, VRNIC_DIR_RECV_BASE), ends[e == ends].q->rq_head);
+		atomic_store(direct_word(e, VRNIC_DIR_RECV_BASE), direct_ends[e == direct_ends].q->rq_head);
 	}
-	atomic_store(word(e, VRNIC_DIR_OPEN), open);
-	CHECK(!(atomic_load(word(e, VRNIC_DIR_SEQ)) & 1));
+	atomic_store(direct_word(e, VRNIC_DIR_OPEN), open);
+	CHECK(!(atomic_load(direct_word(e, VRNIC_DIR_SEQ)) & 1));
 	if (!open)
 		take_over(e);
 }
@@ -144,7 +121,7 @@ static void set_open(struct end *e, bool open)
 /* The daemon carries out one request, if it can. */
 static void carry(struct end *e)
 {
-	struct end *to = &ends[e == ends];
+	struct end *to = &direct_ends[e == direct_ends];
 	char octets[LONG];
 	struct fake_recv r;
 
@@ -160,8 +137,8 @@ static void carry(struct end *e)
 		memcpy(octets, e->w.data, e->w.w.length);
 	else if (e->w.w.length)
 		memcpy(octets, (void *)(uintptr_t)e->w.sge[0].addr, e->w.w.length);
-	fake_received(to->q, to->cq, &r, to->q->num, octets, e->w.w.length, rnd(2));
-	atomic_store(word(e, VRNIC_DIR_RECV_BASE), to->q->rq_head);
+	fake_received(to->q, to->cq, &r, to->q->num, octets, e->w.w.length, direct_rnd(2));
+	atomic_store(direct_word(e, VRNIC_DIR_RECV_BASE), to->q->rq_head);
 	if (e->w.w.flags & VRNIC_SQ_SIGNALED)
 		fake_sent(e->q, e->cq, &e->w, 0, 1);
 	else
@@ -173,13 +150,13 @@ static void fill(struct end *e, uint32_t n, char *at, uint32_t len)
 	uint32_t i;
 
 	for (i = 0; i < len; i++)
-		at[i] = (char)(n * 7 + i + (e == ends));
+		at[i] = (char)(n * 7 + i + (e == direct_ends));
 }
 
 static void send(struct end *e)
 {
 	static const uint32_t lengths[] = { 0, 1, 64, 111, 112, 113, 700, 8191, 8192, 8193, LONG };
-	uint32_t n = e->sent, len = lengths[rnd(sizeof(lengths) / sizeof(lengths[0]))];
+	uint32_t n = e->sent, len = lengths[direct_rnd(sizeof(lengths) / sizeof(lengths[0]))];
 	char *at = e->out[n % (2 * DEPTH)];
 	struct ibv_sge sge = { (uintptr_t)at, len, e->out_key };
 	struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = !!len, .opcode = IBV_WR_SEND };
@@ -187,8 +164,8 @@ static void send(struct end *e)
 
 	if (n == MESSAGES)
 		return;
-	wr.send_flags = (rnd(2) ? IBV_SEND_SIGNALED : 0) | (rnd(4) ? 0 : IBV_SEND_SOLICITED) |
-			(len <= 64 && rnd(2) ? IBV_SEND_INLINE : 0);
+	wr.send_flags = (direct_rnd(2) ? IBV_SEND_SIGNALED : 0) | (direct_rnd(4) ? 0 : IBV_SEND_SOLICITED) |
+			(len <= 64 && direct_rnd(2) ? IBV_SEND_INLINE : 0);
 	fill(e, n, at, len);
 	if (vrnic_post_send(&e->qp->qp, &wr, &bad))
 		return;
@@ -198,7 +175,7 @@ static void send(struct end *e)
 	e->sent++;
 }
 
-static void receive(struct end *e)
+void direct_receive(struct end *e)
 {
 	struct ibv_sge sge = { (uintptr_t)e->in[e->recvs % DEPTH], LONG, e->in_key };
 	struct ibv_recv_wr wr = { .wr_id = e->recvs, .sg_list = &sge, .num_sge = 1 }, *bad;
@@ -210,7 +187,7 @@ static void receive(struct end *e)
 /* Polls up to n: each is the next of its kind, and has what was sent. */
 static int poll(struct end *e, int n)
 {
-	struct end *from = &ends[e == ends];
+	struct end *from = &direct_ends[e == direct_ends];
 	char want[LONG];
 	struct ibv_wc wc[4];
 	int i, got = vrnic_poll_cq(&e->cq->cq, n, wc);
@@ -240,42 +217,42 @@ static void drain(void)
 {
 	int i, rounds = 0;
 
-	while (ends[0].received < ends[1].sent || ends[1].received < ends[0].sent ||
-	       ends[0].completed < ends[0].nsignaled || ends[1].completed < ends[1].nsignaled) {
+	while (direct_ends[0].received < direct_ends[1].sent || direct_ends[1].received < direct_ends[0].sent ||
+	       direct_ends[0].completed < direct_ends[0].nsignaled || direct_ends[1].completed < direct_ends[1].nsignaled) {
 		CHECK(rounds++ < 100);
 		for (i = 0; i < 2; i++) {
-			receive(&ends[i]);
-			carry(&ends[i]);
-			poll(&ends[i], 4);
+			direct_receive(&direct_ends[i]);
+			carry(&direct_ends[i]);
+			poll(&direct_ends[i], 4);
 		}
 	}
 }
 
-static void finish(void)
+void direct_finish(void)
 {
 	int i;
 
 	for (i = 0; i < 2; i++) {
-		CHECK_EQ(ibv_destroy_qp(&ends[i].qp->qp), 0);
-		fake_cq_free(ends[i].cq);
+		CHECK_EQ(ibv_destroy_qp(&direct_ends[i].qp->qp), 0);
+		fake_cq_free(direct_ends[i].cq);
 	}
 	CHECK_EQ(pd.users, 0);
 	fake_pair_free();
 }
 
-static uint64_t counted(struct end *e, uint32_t off)
+uint64_t direct_counted(struct end *e, uint32_t off)
 {
 	return atomic_load((_Atomic uint64_t *)(e->dir + off));
 }
 
-static void begin(uint32_t round, uint32_t first)
+void direct_begin(uint32_t round, uint32_t first)
 {
 	fake_start();
 	session.poll_yield = -1u;
 	session.direct = true;
 	state = round;
-	make_end(&ends[0], first);
-	make_end(&ends[1], first);
+	make_end(&direct_ends[0], first);
+	make_end(&direct_ends[1], first);
 }
 
 /*
@@ -287,22 +264,22 @@ void test_direct(void)
 	uint32_t round, step, i, direct = 0, byring = 0;
 
 	for (round = 0; round < 60; round++) {
-		begin(round, round % 3 ? 0xfffffff0u : 0);
-		make_pair();
+		direct_begin(round, round % 3 ? 0xfffffff0u : 0);
+		direct_pair();
 		for (step = 0; step < 4000; step++) {
-			struct end *e = &ends[rnd(2)];
+			struct end *e = &direct_ends[direct_rnd(2)];
 
-			switch (rnd(10)) {
+			switch (direct_rnd(10)) {
 			case 0:
 			case 1:
 				send(e);
 				break;
 			case 2:
 			case 3:
-				receive(e);
+				direct_receive(e);
 				break;
 			case 4:
-				poll(e, 1 + rnd(4));
+				poll(e, 1 + direct_rnd(4));
 				break;
 			case 5:
 			case 6:
@@ -310,19 +287,19 @@ void test_direct(void)
 				carry(e);
 				break;
 			case 8:
-				set_open(e, rnd(4));
+				direct_open(e, direct_rnd(4));
 			}
 		}
 		drain();
 		for (i = 0; i < 2; i++) {
-			CHECK_EQ(ends[i].received, ends[!i].sent);
-			CHECK_EQ(ends[i].completed, ends[i].nsignaled);
-			CHECK_EQ(poll(&ends[i], 4), 0);
-			CHECK_EQ(counted(&ends[i], VRNIC_DIR_MESSAGES) + ends[i].byring, ends[i].sent);
-			direct += counted(&ends[i], VRNIC_DIR_MESSAGES);
-			byring += ends[i].byring;
+			CHECK_EQ(direct_ends[i].received, direct_ends[!i].sent);
+			CHECK_EQ(direct_ends[i].completed, direct_ends[i].nsignaled);
+			CHECK_EQ(poll(&direct_ends[i], 4), 0);
+			CHECK_EQ(direct_counted(&direct_ends[i], VRNIC_DIR_MESSAGES) + direct_ends[i].byring, direct_ends[i].sent);
+			direct += direct_counted(&direct_ends[i], VRNIC_DIR_MESSAGES);
+			byring += direct_ends[i].byring;
 		}
-		finish();
+		direct_finish();
 	}
 	CHECK(direct > 2000 && byring > 2000); /* both ways were taken */
 }
@@ -334,38 +311,38 @@ void test_direct(void)
 void test_direct_room(void)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
-	struct end *a = &ends[0], *b = &ends[1];
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
 	int i;
 
-	begin(1, 0);
-	make_pair();
+	direct_begin(1, 0);
+	direct_pair();
 	for (i = 0; i < DEPTH - 2; i++) {
-		receive(b);
+		direct_receive(b);
 		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
 		carry(a);
 	}
 	CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 1);
-	set_open(a, true);
+	direct_open(a, true);
 	wr.send_flags = IBV_SEND_SIGNALED;
 	for (i = 0; i < DEPTH; i++) {
 		while (vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }))
 			;
-		receive(b);
+		direct_receive(b);
 		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
 	}
-	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), DEPTH);
-	receive(b);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), DEPTH);
+	direct_receive(b);
 	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), ENOMEM);
-	finish();
+	direct_finish();
 }
 
 /*
  * A daemon that has not offered the path is not asked, nor shown who the program is: one of an
- * earlier version ends the session of who sends it a descriptor that it does not know.
+ * earlier version direct_ends the session of who sends it a descriptor that it does not know.
  */
 void test_direct_off(void)
 {
-	struct end *e = &ends[0];
+	struct end *e = &direct_ends[0];
 
 	fake_start();
 	make_end(e, 0);
@@ -378,7 +355,7 @@ void test_direct_off(void)
 /* Who wants an event is told of by a count and the bell, and of nothing else. */
 void test_direct_events(void)
 {
-	struct ibv_sge sge = { (uintptr_t)ends[0].out, 8, 0 };
+	struct ibv_sge sge = { (uintptr_t)direct_ends[0].out, 8, 0 };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
 	static const struct {
 		int arm; /* -1: not, 0: any, 1: solicited ones */
@@ -391,34 +368,34 @@ void test_direct_events(void)
 	uint32_t i;
 
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct end *a = &ends[0], *b = &ends[1];
+		struct end *a = &direct_ends[0], *b = &direct_ends[1];
 
-		begin(i, 0);
-		make_pair();
-		set_open(a, true);
-		receive(b);
+		direct_begin(i, 0);
+		direct_pair();
+		direct_open(a, true);
+		direct_receive(b);
 		fake_rang(a->q);
 		if (cases[i].arm >= 0)
 			vrnic_req_notify_cq(&b->cq->cq, cases[i].arm);
 		sge.lkey = a->out_key;
 		wr.send_flags = cases[i].flags;
 		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
-		CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
-		CHECK_EQ(counted(a, VRNIC_DIR_ASKED), !!cases[i].flags);
-		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_NOTIFY)), cases[i].notify);
-		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_SOLICITED)), cases[i].solicited);
+		CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
+		CHECK_EQ(direct_counted(a, VRNIC_DIR_ASKED), !!cases[i].flags);
+		CHECK_EQ(atomic_load(direct_word(a, VRNIC_DIR_NOTIFY)), cases[i].notify);
+		CHECK_EQ(atomic_load(direct_word(a, VRNIC_DIR_SOLICITED)), cases[i].solicited);
 		CHECK_EQ(fake_rang(a->q), cases[i].notify + cases[i].solicited);
 		atomic_store(b->cq->arm, 0); /* the daemon has raised it */
 		CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 1);
-		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_WANT)), 0); /* it costs a bell as long as it is not */
+		CHECK_EQ(atomic_load(direct_word(a, VRNIC_DIR_WANT)), 0); /* it costs a bell as long as it is not */
 		/* who sends may be who waits */
-		receive(b);
+		direct_receive(b);
 		vrnic_req_notify_cq(&a->cq->cq, 0);
 		wr.send_flags = IBV_SEND_SIGNALED;
 		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
-		CHECK_EQ(atomic_load(word(a, VRNIC_DIR_OWN)), 1);
+		CHECK_EQ(atomic_load(direct_word(a, VRNIC_DIR_OWN)), 1);
 		CHECK(fake_rang(a->q));
-		finish();
+		direct_finish();
 	}
 }
 
@@ -431,46 +408,46 @@ void test_direct_again(void)
 	struct vrnic_direct *was;
 	uint32_t round, i;
 
-	begin(1, 0xffffff00u);
-	make_pair();
+	direct_begin(1, 0xffffff00u);
+	direct_pair();
 	for (round = 0; round < 20; round++) {
-		set_open(&ends[0], true);
-		set_open(&ends[1], true);
+		direct_open(&direct_ends[0], true);
+		direct_open(&direct_ends[1], true);
 		for (i = 0; i < 200; i++) {
-			struct end *e = &ends[rnd(2)];
+			struct end *e = &direct_ends[direct_rnd(2)];
 
-			rnd(2) ? send(e) : receive(e);
-			carry(&ends[rnd(2)]);
-			if (rnd(2))
+			direct_rnd(2) ? send(e) : direct_receive(e);
+			carry(&direct_ends[direct_rnd(2)]);
+			if (direct_rnd(2))
 				poll(e, 2);
 		}
 		do {
 			drain();
-			receive(&ends[0]);
-			send(&ends[1]);
-		} while (!vrnic_pair_stamped(&ends[0].qp->direct->in, ends[0].qp->direct->next));
-		vrnic_direct_try(ends[0].qp); /* it has one: nothing changes */
-		set_open(&ends[0], false);
-		set_open(&ends[1], false);
-		was = ends[0].qp->direct;
-		vrnic_direct_try(ends[0].qp);
-		CHECK(ends[0].qp->direct == was); /* what has come has not been polled */
-		send(&ends[0]);
+			direct_receive(&direct_ends[0]);
+			send(&direct_ends[1]);
+		} while (!vrnic_pair_stamped(&direct_ends[0].qp->direct->in, direct_ends[0].qp->direct->next));
+		vrnic_direct_try(direct_ends[0].qp); /* it has one: nothing changes */
+		direct_open(&direct_ends[0], false);
+		direct_open(&direct_ends[1], false);
+		was = direct_ends[0].qp->direct;
+		vrnic_direct_try(direct_ends[0].qp);
+		CHECK(direct_ends[0].qp->direct == was); /* what has come has not been polled */
+		send(&direct_ends[0]);
 		drain();
 		fake_pair_free();
-		make_pair();
-		CHECK(ends[0].cq->ndirects == 1 && ends[1].cq->ndirects == 1);
+		direct_pair();
+		CHECK(direct_ends[0].cq->ndirects == 1 && direct_ends[1].cq->ndirects == 1);
 		for (i = 0; i < 2; i++)
-			ends[i].byring = 0;
+			direct_ends[i].byring = 0;
 	}
-	finish();
+	direct_finish();
 }
 
 /* The last message by a pair, which its sender was about to send when the connection ended. */
 static void send_last(void)
 {
-	send(&ends[1]);
-	atomic_store(ends[1].qp->direct->out.open, 0);
+	send(&direct_ends[1]);
+	atomic_store(direct_ends[1].qp->direct->out.open, 0);
 }
 
 /* What comes while the next pair is asked for is in the one before, which is polled first. */
@@ -478,86 +455,86 @@ void test_direct_late(void)
 {
 	struct vrnic_direct *was;
 
-	begin(0, 0);
-	make_pair();
-	receive(&ends[0]);
-	set_open(&ends[1], true);
-	was = ends[0].qp->direct;
+	direct_begin(0, 0);
+	direct_pair();
+	direct_receive(&direct_ends[0]);
+	direct_open(&direct_ends[1], true);
+	was = direct_ends[0].qp->direct;
 	fake_pair_free();
 	new_pair();
 	fake_asked = send_last;
-	vrnic_direct_try(ends[0].qp);
+	vrnic_direct_try(direct_ends[0].qp);
 	fake_asked = NULL;
-	CHECK(ends[0].qp->direct == was && vrnic_pair_stamped(&was->in, was->next));
-	CHECK_EQ(poll(&ends[0], 1), 1);
-	CHECK_EQ(ends[0].received, 1);
-	finish();
+	CHECK(direct_ends[0].qp->direct == was && vrnic_pair_stamped(&was->in, was->next));
+	CHECK_EQ(poll(&direct_ends[0], 1), 1);
+	CHECK_EQ(direct_ends[0].received, 1);
+	direct_finish();
 }
 
 /* Who posts between ibv_start_poll and ibv_end_poll, which have a lock of the CQ's, asks later. */
 void test_direct_polling(void)
 {
-	struct end *a = &ends[0];
+	struct end *a = &direct_ends[0];
 
-	begin(1, 0);
+	direct_begin(1, 0);
 	CHECK_EQ(a->qp->direct_in, 1);
 	pthread_mutex_lock(&a->cq->lock);
 	send(a);
 	pthread_mutex_unlock(&a->cq->lock);
 	CHECK(a->sent == 1 && a->qp->direct_in > 0);
-	make_pair();
-	receive(&ends[1]);
+	direct_pair();
+	direct_receive(&direct_ends[1]);
 	carry(a);
-	set_open(a, true);
-	receive(&ends[1]);
+	direct_open(a, true);
+	direct_receive(&direct_ends[1]);
 	send(a);
-	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
-	finish();
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
+	direct_finish();
 }
 
 /* A program that does nothing but receive asks, too; before it is connected it does not. */
 void test_direct_receiver(void)
 {
-	struct end *b = &ends[1];
+	struct end *b = &direct_ends[1];
 
-	begin(1, 0);
+	direct_begin(1, 0);
 	fake_state(b->q, IBV_QPS_INIT);
-	receive(b);
+	direct_receive(b);
 	CHECK_EQ(b->qp->direct_every, 1);
 	fake_state(b->q, IBV_QPS_RTS);
-	receive(b);
+	direct_receive(b);
 	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 2);
-	receive(b);
+	direct_receive(b);
 	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 1);
 	vrnic_direct_begin(b->qp); /* a new connection */
 	CHECK(b->qp->direct_every == 2 && b->qp->direct_in == 2);
-	finish();
+	direct_finish();
 }
 
 /* In the child of a fork nothing of a pair is there, and what is outstanding completes. */
 void test_direct_forked(void)
 {
 	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
-	struct end *a = &ends[0], *b = &ends[1];
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
 	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 	int i;
 
-	begin(3, 0);
-	make_pair();
-	set_open(a, true);
-	receive(b);
-	receive(b);
+	direct_begin(3, 0);
+	direct_pair();
+	direct_open(a, true);
+	direct_receive(b);
+	direct_receive(b);
 	vrnic_req_notify_cq(&a->cq->cq, 0);
 	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
-	CHECK_EQ(counted(a, VRNIC_DIR_MESSAGES), 1);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
 	for (i = 0; i < 2; i++)
-		CHECK_EQ(mprotect(ends[i].qp->direct->map.mem, ends[i].qp->direct->map.len, PROT_NONE), 0);
+		CHECK_EQ(mprotect(direct_ends[i].qp->direct->map.mem, direct_ends[i].qp->direct->map.len, PROT_NONE), 0);
 	unmapped = true;
 	atomic_store(&session.dead, true);
 	wr.wr_id = 2;
 	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
-	receive(b);
+	direct_receive(b);
 	for (i = 1; i <= 2; i++) {
 		CHECK_EQ(vrnic_poll_cq(&a->cq->cq, 1, &wc), 1);
 		CHECK(wc.wr_id == (uint64_t)i && wc.status == (i == 1 ? 0 : IBV_WC_WR_FLUSH_ERR));
@@ -566,11 +543,11 @@ void test_direct_forked(void)
 		CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &wc), 1);
 		CHECK(wc.wr_id == (uint64_t)i && wc.status == IBV_WC_WR_FLUSH_ERR);
 	}
-	finish();
+	direct_finish();
 }
 
 /*
- * A peer that writes anything anywhere ends the connection, and not more: nothing is touched that
+ * A peer that writes anything anywhere direct_ends the connection, and not more: nothing is touched that
  * is not the library's, no receive completes twice, and the session goes on.
  */
 void test_direct_hostile(void)
@@ -580,31 +557,31 @@ void test_direct_hostile(void)
 	uint32_t round, step, ended = 0;
 
 	for (round = 0; round < 1500; round++) {
-		struct end *a = &ends[0], *b = &ends[1];
+		struct end *a = &direct_ends[0], *b = &direct_ends[1];
 		uint64_t seen = 0;
 
-		begin(round, round % 2 ? 0xfffffff0u : 0);
-		make_pair();
-		set_open(a, true);
-		set_open(b, true);
+		direct_begin(round, round % 2 ? 0xfffffff0u : 0);
+		direct_pair();
+		direct_open(a, true);
+		direct_open(b, true);
 		for (step = 0; step < 60; step++) {
 			struct ibv_wc wc[4];
-			uint32_t off = rnd(4) ? rnd(dir_len() - SLAB) & ~3u : rnd(34) * 4;
-			uint32_t v = rnd(2) ? edges[rnd(sizeof(edges) / sizeof(edges[0]))] : b->recvs + rnd(3);
+			uint32_t off = direct_rnd(4) ? direct_rnd(dir_len() - SLAB) & ~3u : direct_rnd(34) * 4;
+			uint32_t v = direct_rnd(2) ? edges[direct_rnd(sizeof(edges) / sizeof(edges[0]))] : b->recvs + direct_rnd(3);
 			bool was;
 			int i, n;
 
-			if (!rnd(3))
-				atomic_store(word(rnd(2) ? a : b, off), v);
-			receive(b);
+			if (!direct_rnd(3))
+				atomic_store(direct_word(direct_rnd(2) ? a : b, off), v);
+			direct_receive(b);
 			send(a);
-			if (rnd(2))
+			if (direct_rnd(2))
 				carry(a);
 			was = b->qp->direct->bad;
-			n = vrnic_poll_cq(&b->cq->cq, 1 + rnd(4), wc);
+			n = vrnic_poll_cq(&b->cq->cq, 1 + direct_rnd(4), wc);
 			if (!was && b->qp->direct->bad) { /* and the daemon has been told */
 				ended++;
-				CHECK_EQ(load_acquire(word(a, VRNIC_DIR_SPOILED)), 1);
+				CHECK_EQ(load_acquire(direct_word(a, VRNIC_DIR_SPOILED)), 1);
 				CHECK(atomic_load(&session.bells[b->qp->bell >> 5]) >> (b->qp->bell & 31) & 1);
 			}
 			for (i = 0; i < n; i++) {
@@ -623,7 +600,7 @@ void test_direct_hostile(void)
 				;
 			CHECK_EQ(b->qp->rq.nfree, DEPTH);
 		}
-		finish();
+		direct_finish();
 	}
 	CHECK(ended > 10);
 }
@@ -644,12 +621,12 @@ void test_direct_layout(void)
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		char *mem;
 
-		begin(i, 0);
-		mem = make_pair();
-		vrnic_direct_free(ends[1].qp);
+		direct_begin(i, 0);
+		mem = direct_pair();
+		vrnic_direct_free(direct_ends[1].qp);
 		atomic_store(vrnic_word(mem, bad[i].off), bad[i].v);
-		vrnic_direct_try(ends[1].qp);
-		CHECK(!ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
-		finish();
+		vrnic_direct_try(direct_ends[1].qp);
+		CHECK(!direct_ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
+		direct_finish();
 	}
 }

@@ -72,6 +72,10 @@ void test_direct_forked(void);
 void test_direct_hostile(void);
 void test_direct_layout(void);
 
+/* ring_remote_test.c */
+void test_direct_remote(void);
+void test_direct_uncovered(void);
+
 /* ring_roce_test.c */
 void test_services(void);
 void test_datagrams(void);

@@ -142,6 +142,9 @@ func (s *keySlot) binding(src *MR, wr *rdma.SendWR) (*MR, error) {
 		mem: src.mem, foreign: src.foreign, slot: s, src: src,
 	}
 	off := r.Addr - src.base
+	if src.lent.Mem != 0 {
+		m.lent = Lent{src.lent.Mem, src.lent.Offset + off}
+	}
 	if src.mem != nil {
 		m.skip = src.skip + off
 	} else {

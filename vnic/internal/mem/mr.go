@@ -26,6 +26,8 @@ type Region struct {
 	// Acquire is called once when the region is registered; Release once when the MR has been
 	// closed and nothing uses the memory any more. Either may be nil.
 	Acquire, Release func()
+	// Lent is where the owner's peers, if they may, find it without the RNIC.
+	Lent Lent
 	// Internal says that the region is no object of the user's: it is in no list, and MR limits do not
 	// count it.
 	Internal bool
@@ -51,6 +53,8 @@ type MR struct {
 	foreign bool   // b can fault: it is a mapping made from what a client passed
 	hidden  bool   // Region.Internal
 	own     []byte // what RegisterMemory was given
+	lent    Lent
+	shown   atomic.Pointer[published] // or nil
 	release func()
 	handle  uint32
 	once    sync.Once // the end of Close
@@ -120,7 +124,7 @@ func (pd *PD) registerRegion(r Region, iova, length uint64, access rdma.Access, 
 		return nil, fmt.Errorf("register in place of a region of another context: %w", rdma.ErrInvalid)
 	}
 	m := &MR{mem: r.Mem, foreign: r.Mem == nil, hidden: r.Internal, release: r.Release, base: iova,
-		length: length, access: access}
+		length: length, access: access, lent: r.Lent}
 	if r.Mem == nil {
 		m.b = r.Bytes[:length:length]
 	}
@@ -133,6 +137,7 @@ func (pd *PD) registerRegion(r Region, iova, length uint64, access rdma.Access, 
 		}
 		return nil, err
 	}
+	m.publish()
 	pd.space.reportOverlap(m)
 	return m, nil
 }
@@ -277,6 +282,7 @@ func (m *MR) revoke() {
 	if m.pins.Or(mrClosed)&^mrClosed == 0 {
 		m.unused()
 	}
+	m.unpublish()
 }
 
 // End has m's key give nothing any more, whatever stands on m: all that is left to do is Close.

@@ -25,6 +25,8 @@ type PD struct {
 	byKey   map[uint32]*keySlot // guarded by keyMu, by prefix
 	streams atomic.Int32        // that it has; grows with space.mu held
 
+	publisher atomic.Pointer[Publisher] // or nil: see Publish
+
 	localHint atomic.Pointer[MR] // the region of the last SGE: most often also of the next
 	peerHint  atomic.Pointer[MR] // and that of the last access of a peer
 }

@@ -153,6 +153,7 @@ func (s *Stream) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
 		s.windows[k] = struct{}{}
 	}
 	pd.keys.replace(m)
+	m.publish()
 	return m, ended, nil
 }
 

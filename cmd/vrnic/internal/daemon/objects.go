@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
@@ -33,7 +34,9 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 	if err != nil {
 		return nil, errno(err)
 	}
-	return &pdHandler{c: c, pd: pd}, nil
+	h := &pdHandler{c: c, pd: pd, domain: direct.NewDomain(pd, c.sd.s.shm, ringAccess)}
+	c.sd.domains[h.domain] = struct{}{}
+	return h, nil
 }
 
 func (c *contextHandler) CreateCQ(ring *ring.CQProducer, asked uint32) (server.CQHandler, error) {
@@ -93,11 +96,19 @@ func (h *cqHandler) Close() error {
 }
 
 type pdHandler struct {
-	c  *contextHandler
-	pd *vnic.PD
+	c      *contextHandler
+	pd     *vnic.PD
+	domain *direct.Domain
 }
 
-func (h *pdHandler) Close() error { return errno(h.pd.Close()) }
+func (h *pdHandler) Close() error {
+	if err := h.pd.Close(); err != nil {
+		return errno(err)
+	}
+	h.domain.Close()
+	delete(h.c.sd.domains, h.domain)
+	return nil
+}
 
 // RegMR registers a part of a mapping that the client lent (mode 1), or its own memory (mode 0):
 // that can hang, but LendMem came before it.
@@ -122,6 +133,8 @@ func (h *pdHandler) RegMR(
 		region.Bytes, region.Release = mem.Bytes(), mem.Release
 		if a := h.c.sd.dev.adversary; a != nil {
 			region.Mem, region.Bytes = a.Memory(lentMemory(region.Bytes)), nil
+		} else {
+			region.Lent = vnic.Lent{Mem: req.Mem, Offset: req.Offset}
 		}
 	case abi.ModeApp:
 		region.Mem = h.c.sd.dev.memory(appMemory{mem})

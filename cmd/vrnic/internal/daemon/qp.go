@@ -40,7 +40,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	}
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
 	q.direct = &direct.End{Program: q.sd.s.shm, Rings: p.Rings, SendCQ: send.sink.ring,
-		RecvCQ: recv.sink.ring, Log: q.sd.s.log}
+		RecvCQ: recv.sink.ring, Domain: h.domain, Log: q.sd.s.log}
 	if p.Type != abi.TypeRC && !q.roce {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -120,11 +120,24 @@ func (h *qpHandler) onState(s rdma.QPState) {
 }
 
 // Direct implements server.QPHandler.
-func (h *qpHandler) Direct(alloc func(int) (*osmem.Region, int, func(), error)) (
-	fd int, second bool, err error,
-) {
-	return h.direct.Pair(alloc)
+func (h *qpHandler) Direct(alloc func(int) (*osmem.Region, int, func(), error),
+	rep *abi.DirectReply,
+) (fd int, err error) {
+	fd, second, covered, err := h.direct.Pair(alloc)
+	if second {
+		rep.Second = 1
+	}
+	if covered {
+		rep.Covered = 1
+	}
+	return fd, err
 }
+
+// DirectKeys implements server.QPHandler.
+func (h *qpHandler) DirectKeys() (fd int, err error) { return h.direct.Keys() }
+
+// DirectMem implements server.QPHandler.
+func (h *qpHandler) DirectMem(mem uint32) (fd int, err error) { return h.direct.Mem(mem) }
 
 func (h *qpHandler) Num() uint32 { return h.qp.Num() }
 

@@ -66,7 +66,8 @@ func (s *session) addDevices() {
 	for _, dev := range s.d.devices {
 		if s.sees(dev) && len(s.devs) < maxSessionDevices &&
 			!slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }) {
-			sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev}
+			sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev,
+				domains: make(map[*direct.Domain]struct{})}
 			sd.held.hush(dev.quiet.Load())
 			s.devs = append(s.devs, sd)
 		}
@@ -173,6 +174,15 @@ func (s *session) LendMem() error {
 	return nil
 }
 
+// MemGone implements server.Handler.
+func (s *session) MemGone() {
+	for _, sd := range s.devs {
+		for d := range sd.domains {
+			d.MemGone()
+		}
+	}
+}
+
 // Close ends all that the session has, on all devices at once, and then waits for what still runs.
 func (s *session) Close(cause error) {
 	for _, sd := range s.devs {
@@ -208,6 +218,8 @@ type sessionDevice struct {
 	async   map[asyncSource]asyncQueue // +checklocks:asyncMu
 	// direct are QPs that may have a direct path; the control goroutine's.
 	direct map[*direct.End]struct{}
+	// domains are its protection domains; the control goroutine's.
+	domains map[*direct.Domain]struct{}
 	// opened are where contexts hear of what is about the device.
 	opened map[*server.AsyncQueue]struct{} // +checklocks:asyncMu
 
@@ -372,6 +384,9 @@ func (sd *sessionDevice) drop(e *direct.End) { delete(sd.direct, e) }
 func (sd *sessionDevice) leaveDirect() {
 	for e := range sd.direct {
 		e.Remove()
+	}
+	for d := range sd.domains {
+		d.Close()
 	}
 }
 

@@ -29,16 +29,21 @@ type Directory struct {
 	ends map[uint32]*End // +checklocks:mu
 }
 
-// counts are of messages, among the Sends and Receives of the RNIC.
-type counts struct{ sends, receives atomic.Uint64 }
+// counts are of messages, among those of the RNIC.
+type counts struct{ sends, receives, writes, reads, atomics atomic.Uint64 }
 
-// Counts are how many Sends and Receives have gone without the daemon.
+// Counts are how many messages have gone without the daemon: Sends are immediate data, too.
 type Counts struct {
 	Sends    uint64 `json:"direct_sends"`
 	Receives uint64 `json:"direct_receives"`
+	Writes   uint64 `json:"direct_writes"`
+	Reads    uint64 `json:"direct_reads"`
+	Atomics  uint64 `json:"direct_atomics"`
 }
 
-func (c *counts) now() Counts { return Counts{c.sends.Load(), c.receives.Load()} }
+func (c *counts) now() Counts {
+	return Counts{c.sends.Load(), c.receives.Load(), c.writes.Load(), c.reads.Load(), c.atomics.Load()}
+}
 
 // Counts are those of the device, as of when its QPs were last counted.
 func (d *Directory) Counts() Counts { return d.count.now() }
@@ -58,6 +63,7 @@ type End struct {
 	Program        *server.Session
 	Rings          *ring.DaemonQP
 	SendCQ, RecvCQ *ring.CQProducer
+	Domain         *Domain
 	Log            *slog.Logger
 
 	qp   *vnic.QP
@@ -78,6 +84,9 @@ type pair struct {
 	has   [2]bool // whose programs have it
 	users int     // of ends, that keep it
 	over  atomic.Bool
+	// covered says whose CQs have room for all that their queues can have in them
+	// (docs/decisions.md#X11).
+	covered [2]bool
 }
 
 // A descriptor is of memory that a program has not been given yet. Any lock may be held.
@@ -164,15 +173,18 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 	}
 	if gone.users--; gone.users == 0 {
 		gone.ring.End()
+		for i, to := range gone.ends {
+			to.Domain.leave(&gone.ring.Dirs[1-i])
+		}
 		gone.free()
 	}
 }
 
-// mayMoveOn reports whether e's program has left the pair before the last one: it asks for one, and
-// takes it, when it has polled all that came by the one that it had.
+// mayMoveOn reports whether e's program has left the pair before the last one, or never had it: it
+// asks for one, and takes it, when it has polled all that came by the one that it had.
 func (e *End) mayMoveOn() bool {
-	p := e.pair.Load()
-	return e.before == nil || p.has[p.side(e)]
+	p, was := e.pair.Load(), e.before
+	return was == nil || p.has[p.side(e)] || !was.has[was.side(e)]
 }
 
 // Shut takes both directions of e's pair, if it has one, from the programs for good. Any goroutine
@@ -202,27 +214,28 @@ func (e *End) Count() {
 }
 
 // Pair gives a descriptor of the memory that e and its peer share, and says whether e is the second
-// of the two; EAGAIN: there is none now. alloc makes such memory, and what gives it back.
+// of the two, and whether its CQs are covered; EAGAIN: there is none now. alloc makes such memory,
+// and what gives it back.
 func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
-	fd int, second bool, err error,
+	fd int, second, covered bool, err error,
 ) {
 	d := e.dir
 	if d == nil {
-		return -1, false, syscall.EAGAIN
+		return -1, false, false, syscall.EAGAIN
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer, _ := d.peerLocked(e)
 	if peer == nil {
-		return -1, false, syscall.EAGAIN
+		return -1, false, false, syscall.EAGAIN
 	}
 	p := e.pair.Load()
 	if p == nil || p.over.Load() || p.ends[1-p.side(e)] != peer {
 		if !e.mayMoveOn() || !peer.mayMoveOn() {
-			return -1, false, syscall.EAGAIN
+			return -1, false, false, syscall.EAGAIN
 		}
 		if p, err = newPair(e, peer, alloc); err != nil {
-			return -1, false, err
+			return -1, false, false, err
 		}
 		d.nextLocked(e, p)
 		d.nextLocked(peer, p)
@@ -230,21 +243,21 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 	}
 	i := p.side(e)
 	if p.has[i] {
-		return -1, false, syscall.EAGAIN
+		return -1, false, false, syscall.EAGAIN
 	}
 	if fd, err = p.fd.dup(); err != nil {
-		return -1, false, err
+		return -1, false, false, err
 	}
-	if p.has[i] = true; p.isWhole() {
+	p.has[i] = true
+	p.ring.Dirs[i].Open() // it finds no receives until the peer has the pair, too
+	if p.isWhole() {
 		p.fd.close()
-		p.ring.Dirs[0].Open()
-		p.ring.Dirs[1].Open()
 	}
 	// Who ends the connection, or has it go on otherwise, has found the pair, or is found here.
 	if now, _ := d.peerLocked(e); now != peer {
 		e.Shut()
 	}
-	return fd, i == 1, nil
+	return fd, i == 1, p.covered[i], nil
 }
 
 // peerLocked is the QP that e can have a direct path to; nil, and why it can have none.
@@ -267,8 +280,6 @@ func (d *Directory) peerLocked(e *End) (*End, string) {
 		return nil, "the peer's library has no direct path"
 	case !e.Program.MayShare(peer.Program):
 		return nil, "the peer is of another user, container or label, or has not asked yet"
-	case !e.qp.Covered() || !peer.qp.Covered():
-		return nil, "a CQ is smaller than what its queues can complete"
 	}
 	return peer, ""
 }
@@ -295,14 +306,17 @@ func (d *Directory) Path(num uint32) (path, why string) {
 	case !p.has[p.side(e)]:
 		return "daemon", "the program has not asked yet"
 	case !p.isWhole():
-		return "daemon", "the peer has not asked yet"
+		return "direct", "but for Sends: the peer has not asked yet"
+	}
+	if !p.covered[p.side(e)] {
+		return "direct", "but for Sends to it: a CQ is smaller than what its queues can complete"
 	}
 	return "direct", ""
 }
 
 func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*pair, error) {
-	p := &pair{ends: [2]*End{a, b}, users: 2}
-	ends := [2]ring.PairEnd{a.pairEnd(), b.pairEnd()}
+	p := &pair{ends: [2]*End{a, b}, users: 2, covered: [2]bool{a.qp.Covered(), b.qp.Covered()}}
+	ends := [2]ring.PairEnd{a.pairEnd(p.covered[0]), b.pairEnd(p.covered[1])}
 	mem, fd, free, err := alloc(ring.PairMemSize(&ends))
 	if err != nil {
 		return nil, err
@@ -311,10 +325,10 @@ func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*p
 	return p, nil
 }
 
-func (e *End) pairEnd() ring.PairEnd {
+func (e *End) pairEnd(covered bool) ring.PairEnd {
 	return ring.PairEnd{
-		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Gone: e.Program.Gone, Wake: e.qp.Ring,
-		Sent: e.sent, Received: e.received,
+		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Covered: covered, Gone: e.Program.Gone,
+		Wake: e.qp.Ring, Sent: e.sent, Received: e.received,
 		Bad: func(err error) {
 			e.Log.Warn("a pair makes no sense", "qp", e.qp.Num(), "err", err)
 			go func() { _ = e.qp.ModifyState(rdma.QPError) }() // it may have ended meanwhile
@@ -323,13 +337,17 @@ func (e *End) pairEnd() ring.PairEnd {
 }
 
 func (e *End) sent(t ring.Traffic) {
-	e.qp.SentDirectly(t.Messages, t.Octets)
-	e.count.sends.Add(t.Messages)
-	e.dir.count.sends.Add(t.Messages)
+	e.qp.SentDirectly((*vnic.Traffic)(&t))
+	for _, c := range []*counts{&e.count, &e.dir.count} {
+		c.sends.Add(t.Messages)
+		c.writes.Add(t.Writes)
+		c.reads.Add(t.Reads)
+		c.atomics.Add(t.Atomics)
+	}
 }
 
 func (e *End) received(t ring.Traffic) {
-	e.qp.ReceivedDirectly(t.Messages, t.Octets, t.Solicited)
+	e.qp.ReceivedDirectly((*vnic.Traffic)(&t))
 	e.count.receives.Add(t.Messages)
 	e.dir.count.receives.Add(t.Messages)
 }
