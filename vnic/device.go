@@ -189,12 +189,16 @@ type (
 )
 
 // Record has connections that begin from now on recorded by r, and requests of all queue pairs,
-// until stop is called. RoCE devices beside d send packets meanwhile. One recording at a time.
+// until stop is called. Who would copy messages sends packets meanwhile (Watch), if there is a
+// network. One recording at a time.
 func (d *Device) Record(r *record.Recorder) (stop func(), err error) {
 	if !d.recorder.CompareAndSwap(nil, r) {
 		return nil, fmt.Errorf("device %s is being recorded already: %w", d.cfg.Name, rdma.ErrBusy)
 	}
-	unwatch := d.Watch()
+	unwatch := func() {}
+	if d.cfg.Network != nil {
+		unwatch = d.Watch()
+	}
 	unobserve := d.Observe(func(qpn uint32) RequestWatcher { return r.Requests(d.cfg.Name, qpn) })
 	return func() {
 		unobserve()

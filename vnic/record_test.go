@@ -106,14 +106,12 @@ func TestRecord(t *testing.T) {
 		if b := e.b.Device(); b != devices[0] {
 			devices = append(devices, b)
 		}
-		conns := 2
-		if e.loop {
-			conns = 0
-		}
-		check(t, recorded(t, func() {
-			x, y := e.plain()
+		check(t, recorded(t, func() { // within a device, too, it is a connection of the network
+			var c vnictest.PeerConfig
+			c.Param.SCTP = e.sctp
+			x, y := vnictest.NewQPs(t, e.a, e.b, c, vnictest.PeerConfig{})
 			use(x, y)
-		}, devices...), conns, 10)
+		}, devices...), 2, 10)
 	})
 	for _, roce := range []vnictest.RoCELink{{}, {Delay: 10 * time.Microsecond, Loss: 0.05,
 		Duplicate: 0.05, Reorder: 0.05, Seed: 1}} {
