@@ -55,6 +55,7 @@ type Run struct {
 	names    map[laneKey]string // of subjects, without a lane
 	subjects map[uint64]laneKey // the same, by number
 	count    map[laneKey]int    // of subjects, without n
+	lost     map[laneKey]bool   // of which there was no room for all, without a lane
 	messages map[message]*thing
 	room     int // for octets, and for things
 }
@@ -78,7 +79,7 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 		return nil, err
 	}
 	r := &Run{lanes: make(map[laneKey][]*thing), names: make(map[laneKey]string),
-		subjects: make(map[uint64]laneKey), count: make(map[laneKey]int),
+		subjects: make(map[uint64]laneKey), count: make(map[laneKey]int), lost: make(map[laneKey]bool),
 		messages: make(map[message]*thing), room: runRoom}
 	for {
 		rec, err := f.Next()
@@ -96,6 +97,9 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 			r.count[k]++
 			k.n = r.count[k]
 			r.subjects[s.ID], r.names[k] = k, s.short()
+		}
+		if rec.Lost {
+			r.lost[r.subjects[rec.Subject.ID]] = true
 		}
 		for i := range rec.Steps {
 			r.step(rec.Subject.ID, rec.At, &rec.Steps[i], octets, call)
@@ -162,6 +166,9 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 	}
 }
 
+// cut reports that the recording may not have all of a subject.
+func (r *Run) cut(who laneKey) bool { return r.Cut != nil || r.lost[who] }
+
 // A found is a difference of two lanes.
 type found struct {
 	at    time.Duration // in the first recording, if it has that thing
@@ -182,12 +189,12 @@ func First(a, b *Run) string {
 		if k.lane == lanePlaced {
 			compare = compareOctets
 		}
-		f := compare(a.lanes[k], b.lanes[k], a.Cut != nil, b.Cut != nil)
+		who := k
+		who.lane = 0
+		f := compare(a.lanes[k], b.lanes[k], a.cut(who), b.cut(who))
 		if f == nil || first != nil && first.at <= f.at {
 			continue
 		}
-		who := k
-		who.lane = 0
 		name, other := a.names[who], b.names[who]
 		switch {
 		case name == "":

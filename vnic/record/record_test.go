@@ -390,6 +390,55 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// Of requests and calls, too, nothing is kept behind what found no room. The recording has an end,
+// however many there are then, and is not said to differ from one that has them.
+func TestNoRoomForRequests(t *testing.T) {
+	run := func(octets int) *Run {
+		r := New(Meta{})
+		q, calls := r.Requests("vrnic0", 1), r.Program("rping", 77)
+		for range MaxWaiting>>20 + 1 {
+			calls.Call(3, 0, make([]byte, octets), nil, "")
+		}
+		wr := &rdma.SendWR{Op: rdma.OpSend}
+		for range 200_000 {
+			q.Taken(time.Time{}, wr, 0)
+		}
+		r.End("it is over")
+		var out bytes.Buffer
+		if err := r.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		run, err := ReadRun(&out, true, func(op uint16) string { return fmt.Sprint(op) })
+		if err != nil || run.Cut != nil {
+			t.Fatal(err, run.Cut)
+		}
+		return run
+	}
+	few, all := run(1<<20-200), run(0)
+	if len(few.lost) != 2 || len(all.lost) != 0 {
+		t.Errorf("%v and %v are lost", few.lost, all.lost)
+	}
+	if s := First(few, all) + First(all, few); s != "" {
+		t.Error(s)
+	}
+}
+
+// A recording that is about too much ends by itself, and whoever writes it does, too.
+func TestTooManySubjects(t *testing.T) {
+	r := New(Meta{})
+	r.next = maxSubjects - 1
+	r.Requests("vrnic0", 1)
+	r.Requests("vrnic0", 2).Received(time.Time{}, &rdma.WC{})
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	r.End("it is over")
+	if _, why, err := Copy(io.Discard, &out, 1<<20); err != nil || !strings.Contains(why, "as much") {
+		t.Errorf("%q, %v", why, err)
+	}
+}
+
 // A copy has as much as it may, and an end.
 func TestCopy(t *testing.T) {
 	b := sample(t, messages()...)

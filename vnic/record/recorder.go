@@ -55,8 +55,8 @@ func (r *Recorder) mustPut(kind byte, v any) {
 func (r *Recorder) open(s Subject) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next >= maxSubjects {
-		r.ended.Store(true) // no reader takes more
+	if r.next >= maxSubjects { // no reader takes more
+		r.end("it is about as much as a recording may be about")
 	}
 	s.ID, s.At = r.next, r.now()
 	if !r.ended.Load() {
@@ -77,6 +77,11 @@ func (r *Recorder) lost(id uint64) {
 func (r *Recorder) End(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.end(why)
+}
+
+// +checklocks:r.mu
+func (r *Recorder) end(why string) {
 	if r.ended.Swap(true) {
 		return
 	}
@@ -147,47 +152,51 @@ func (t *Tape) done(n uint64, octets []byte, err error) {
 
 // Requests records what becomes of requests of queue pair qpn of dev. It is a vnic.RequestWatcher.
 func (r *Recorder) Requests(dev string, qpn uint32) *Requests {
-	return &Requests{r, r.open(Subject{Kind: QueuePair, Device: dev, QPN: qpn})}
+	return &Requests{r: r, id: r.open(Subject{Kind: QueuePair, Device: dev, QPN: qpn})}
 }
 
 // Requests are those of a queue pair.
-type Requests struct {
-	r  *Recorder
-	id uint64
+type Requests notes
+
+// notes are of one subject: things that are only looked at, by any goroutine.
+type notes struct {
+	r    *Recorder
+	id   uint64
+	dead atomic.Bool // there was no room for one
 }
 
-// put records one Step, by any goroutine.
-func (r *Recorder) put(id uint64, steps ...Step) {
-	if r.ended.Load() {
+// put records one record of Steps.
+func (t *notes) put(steps ...Step) {
+	if t.dead.Load() || t.r.ended.Load() {
 		return
 	}
 	var c builder
-	c.begin(id, r.now())
+	c.begin(t.id, t.r.now())
 	for i := range steps {
 		s := &steps[i]
 		c.step(s.Op, s.Octets, s.Text, s.Args...)
 	}
-	if c.over || !r.to.put(c.b, false) {
-		r.lost(id)
+	if (c.over || !t.r.to.put(c.b, false)) && !t.dead.Swap(true) {
+		t.r.lost(t.id)
 	}
 }
 
 // Taken implements vnic.RequestWatcher.
 func (q *Requests) Taken(_ time.Time, wr *rdma.SendWR, behind int) {
-	q.r.put(q.id, Step{Op: OpTaken, Args: []uint64{wr.ID, uint64(wr.Op), lengthOf(wr),
+	(*notes)(q).put(Step{Op: OpTaken, Args: []uint64{wr.ID, uint64(wr.Op), lengthOf(wr),
 		uint64(wr.Flags), uint64(behind), uint64(wr.Imm)}})
 }
 
 // Completed implements vnic.RequestWatcher.
 func (q *Requests) Completed(_ time.Time, wr *rdma.SendWR, st rdma.WCStatus,
 	took time.Duration) {
-	q.r.put(q.id, Step{Op: OpCompleted, Args: []uint64{wr.ID, uint64(wr.Op), lengthOf(wr), uint64(st),
-		uint64(took)}})
+	(*notes)(q).put(Step{Op: OpCompleted, Args: []uint64{wr.ID, uint64(wr.Op), lengthOf(wr),
+		uint64(st), uint64(took)}})
 }
 
 // Received implements vnic.RequestWatcher.
 func (q *Requests) Received(_ time.Time, wc *rdma.WC) {
-	q.r.put(q.id, Step{Op: OpReceived, Args: []uint64{wc.ID, uint64(wc.Op), uint64(wc.ByteLen),
+	(*notes)(q).put(Step{Op: OpReceived, Args: []uint64{wc.ID, uint64(wc.Op), uint64(wc.ByteLen),
 		uint64(wc.Status), uint64(wc.Flags), uint64(wc.Imm)}})
 }
 
@@ -203,19 +212,16 @@ func lengthOf(wr *rdma.SendWR) (n uint64) {
 }
 
 // Calls records calls of a program.
-type Calls struct {
-	r  *Recorder
-	id uint64
-}
+type Calls notes
 
 // Program is for a program that has the daemon's session of that number.
 func (r *Recorder) Program(name string, pid int) *Calls {
-	return &Calls{r, r.open(Subject{Kind: Session, Program: name, PID: pid})}
+	return &Calls{r: r, id: r.open(Subject{Kind: Session, Program: name, PID: pid})}
 }
 
 // Call records one, with the octets of the request and of the reply, and why it was refused.
 func (c *Calls) Call(op uint16, errno uint64, request, reply []byte, why string) {
-	c.r.put(c.id, Step{Op: OpCall, Args: []uint64{uint64(op)}, Octets: request},
+	(*notes)(c).put(Step{Op: OpCall, Args: []uint64{uint64(op)}, Octets: request},
 		Step{Op: OpReply, Args: []uint64{uint64(op), errno}, Octets: reply, Text: why})
 }
 
