@@ -86,6 +86,8 @@
 /*
  * VRNIC_CONTROL_CAPTURE changes nothing: Key is how many octets of a packet are wanted, Value the
  * names of devices and ports, one a line; the descriptor is a stream socket, to which they come.
+ * Behind the number the word " requests" says that what happens to requests of these devices is to
+ * come, too: CaptureKey makes it.
  */
 #define VRNIC_CONTROL_CAPTURE		5
 /*
