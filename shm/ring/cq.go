@@ -142,7 +142,7 @@ func (c *CQProducer) putLocked(e *abi.CQE) error {
 				c.fail(err)
 			}
 			return err
-		} else if n == c.size || n+c.besideLocked() >= c.size {
+		} else if n == c.size || len(c.beside) > 0 && c.isFullLocked() {
 			c.overrun = true
 			c.overrunWord.Store(1)
 			return ErrCQOverrun
@@ -156,14 +156,41 @@ func (c *CQProducer) putLocked(e *abi.CQE) error {
 	return nil
 }
 
-// besideLocked is how many completions the client has not polled that are not in the ring.
+// fullLooks bounds how often isFullLocked looks.
+const fullLooks = 4
+
+// isFullLocked reports whether the client has as many completions to poll as c has room for, in the
+// ring and beside it. It posts and polls meanwhile, so that what one look finds may never have been
+// so: it has been if the next one finds the same. A client whose counts do not stand still polls.
 //
 // +checklocks:c.mu
-func (c *CQProducer) besideLocked() (n uint32) {
-	for d := range c.beside {
-		n += min(d.unpolled(), c.size)
+func (c *CQProducer) isFullLocked() bool {
+	v := c.lookLocked()
+	for range fullLooks {
+		if c.prod-v.cons+v.completed-v.polled < c.size {
+			return false
+		}
+		was := v
+		if v = c.lookLocked(); v == was {
+			return true
+		}
 	}
-	return min(n, c.size)
+	return false
+}
+
+// A cqLook is what the client has said: what it has polled of the ring, and the sums of what has
+// completed beside it and was polled there. None of them goes back.
+type cqLook struct{ cons, completed, polled uint32 }
+
+// +checklocks:c.mu
+func (c *CQProducer) lookLocked() cqLook {
+	v := cqLook{cons: c.consWord.Load()}
+	for d := range c.beside {
+		completed, polled := d.beside()
+		v.completed += completed
+		v.polled += polled
+	}
+	return v
 }
 
 func (c *CQProducer) setBeside(d *Direction, on bool) {

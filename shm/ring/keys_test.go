@@ -1,6 +1,8 @@
 package ring_test
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -119,16 +121,26 @@ func TestKeyClosed(t *testing.T) {
 	}
 }
 
-// docs/direct.md#who: where a CQ is smaller than what its queues can complete it runs over when it
-// would have without the direct path.
-func TestPairUncovered(t *testing.T) {
-	p := newPairTest(t, 0)
-	cq := make([]byte, ring.CQMemSize(pairDepth))
-	p.ends[0].SendCQ = ring.NewCQProducer(cq, pairDepth, 1, nil, nil)
-	p.ends[0].Covered = false
+// newUncovered is a pair whose QPs complete on one CQ, cq, that their queues can overrun.
+func newUncovered(t *testing.T) (p *pairTest, cq []byte) {
+	t.Helper()
+	p = newPairTest(t, 0)
+	cq = make([]byte, ring.CQMemSize(pairDepth))
+	producer := ring.NewCQProducer(cq, pairDepth, 1, nil, nil)
+	for i := range p.ends {
+		p.ends[i].SendCQ = producer
+		p.ends[i].Covered = false
+	}
 	clear(p.mem)
 	p.pair = ring.NewPair(p.mem, &p.ends)
 	p.pair.Attach()
+	return p, cq
+}
+
+// docs/direct.md#who: where a CQ is smaller than what its queues can complete it runs over when it
+// would have without the direct path.
+func TestPairUncovered(t *testing.T) {
+	p, _ := newUncovered(t)
 	p.word(abi.DirCompleted).Store(3)
 	p.word(abi.DirPolled).Store(1)
 	for i, want := range []error{nil, nil, ring.ErrCQOverrun} {
@@ -136,4 +148,43 @@ func TestPairUncovered(t *testing.T) {
 			t.Errorf("completion %d, with 2 of %d places taken: %v, want %v", i, pairDepth, err, want)
 		}
 	}
+}
+
+// What a QP that has left its pair had not polled takes no place in its CQ, also while the peer has
+// the pair.
+func TestPairUncoveredLeft(t *testing.T) {
+	p, _ := newUncovered(t)
+	p.word(abi.DirCompleted).Store(3)
+	p.pair.Leave(0)
+	for i := range pairDepth {
+		if err := p.ends[0].SendCQ.Push(&abi.CQE{}, false); err != nil {
+			t.Fatalf("completion %d of %d: %v", i, pairDepth, err)
+		}
+	}
+}
+
+// A program that posts and polls while the daemon looks, on two QPs in turn, has no overrun.
+func TestPairUncoveredBusy(t *testing.T) {
+	p, cq := newUncovered(t)
+	other := p.mem[abi.Word(p.mem, abi.PairOff+4).Load():]
+	var over atomic.Bool
+	var posts sync.WaitGroup
+	posts.Go(func() {
+		const n = pairDepth - 1
+		for i := uint32(n); !over.Load(); i += n {
+			for _, dir := range [][]byte{p.dir, other} {
+				abi.Word(dir, abi.DirCompleted).Store(i)
+				abi.Word(dir, abi.DirPolled).Store(i)
+			}
+		}
+	})
+	for i := range uint32(200000) {
+		if err := p.ends[0].SendCQ.Push(&abi.CQE{}, false); err != nil {
+			t.Errorf("completion %d, with at most %d of %d places taken: %v", i, pairDepth-1, pairDepth, err)
+			break
+		}
+		abi.Word(cq, abi.CQCons).Store(i + 1)
+	}
+	over.Store(true)
+	posts.Wait()
 }

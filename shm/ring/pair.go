@@ -211,28 +211,34 @@ func (p *Pair) Shut() {
 	p.Dirs[1].Shut()
 }
 
+// Leave is for when one QP, the first or the second, has left the pair: what its program has not
+// polled by then it polls no more, and takes no place in its CQ.
+func (p *Pair) Leave(side int) {
+	if d := &p.Dirs[side]; !d.from.Covered {
+		d.from.SendCQ.setBeside(d, false)
+	}
+}
+
 // End is for when both QPs have left the pair: its memory is not touched any more.
 func (p *Pair) End() {
 	for i := range p.Dirs {
 		d := &p.Dirs[i]
 		d.Count()
-		if !d.from.Covered {
-			d.from.SendCQ.setBeside(d, false)
-		}
 		d.mu.Lock()
 		d.state = dirEnded
 		d.mu.Unlock()
 	}
 }
 
-// unpolled is how many requests the sender has completed itself, and its program not polled.
-func (d *Direction) unpolled() uint32 {
+// beside is how many requests the sender has completed itself, and how many of those its program
+// has polled.
+func (d *Direction) beside() (completed, polled uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == dirEnded {
-		return 0
+		return 0, 0
 	}
-	return d.completed.Load() - d.polled.Load()
+	return d.completed.Load(), d.polled.Load()
 }
 
 // IsOpen reports whether the sender has it.
@@ -267,7 +273,7 @@ func (d *Direction) Count() {
 	}
 	if n != [numCounts]uint64{} {
 		t := Traffic{Messages: n[countMessages], Octets: n[countOctets], Solicited: n[countAsked],
-			Immediates: n[countImms], Writes: n[countWrites], Reads: n[countReads],
+			Immediates: min(n[countImms], n[countMessages]), Writes: n[countWrites], Reads: n[countReads],
 			ReadOctets: n[countReadOctets], Atomics: n[countAtomics]}
 		d.from.Sent(t)
 		d.to.Received(t)

@@ -171,6 +171,7 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 	if gone == nil {
 		return
 	}
+	gone.ring.Leave(gone.side(e))
 	if gone.users--; gone.users == 0 {
 		gone.ring.End()
 		for i, to := range gone.ends {
