@@ -139,7 +139,10 @@ func Sum(b []byte) uint16 {
 	for i := 0; i+1 < len(b); i += 2 {
 		s += uint32(binary.BigEndian.Uint16(b[i:]))
 	}
-	return uint16(s&0xffff + s>>16)
+	for s>>16 != 0 { // a carry may make another one
+		s = s&0xffff + s>>16
+	}
+	return uint16(s)
 }
 
 // FixICRC makes the ICRC of b anew, after something in it was changed.

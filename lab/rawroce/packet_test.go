@@ -13,6 +13,18 @@ var ends = [2][2]netip.Addr{
 	{netip.MustParseAddr("fd77::9"), netip.MustParseAddr("fd77::2")},
 }
 
+// The checksum of IPv4 is right whatever is summed.
+func TestSum(t *testing.T) {
+	a := netip.AddrFrom4([4]byte{223, 255, 255, 254})
+	b := Packet{Src: a, Dst: a}.Bytes()[:20]
+	for id := range 1 << 16 {
+		binary.BigEndian.PutUint16(b[4:], uint16(id))
+		if FixIPv4(b); Sum(b) != 0xffff {
+			t.Fatalf("% x", b)
+		}
+	}
+}
+
 // What the kernel keeps of a header is told from the ICRC, and a wrong ICRC stays one.
 func TestIdentify(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
