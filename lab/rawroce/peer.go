@@ -195,19 +195,20 @@ func (r Refused) Error() string {
 	return fmt.Sprintf("the request was rejected: reason %d", r.Reason())
 }
 
-// Ask sends a REQ and waits for the REP.
+// Ask sends a REQ and waits for the REP. A REJ of something else is left.
 func (p *Peer) Ask(req MAD) (rep MAD, err error) {
 	if err := p.Say(req); err != nil {
 		return nil, err
 	}
-	for {
-		m, err := p.Hear(p.Soon())
+	for by := p.Soon(); ; {
+		m, err := p.Hear(by)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, fmt.Errorf("no answer to a REQ in %v: %w", p.Patience, err)
 		case err != nil:
 			return nil, err
 		case m.Attr() == AttrMRA: // it needs longer
+		case m.Attr() == AttrREJ && m.TID() != req.TID():
 		case m.Attr() == AttrREJ:
 			return nil, Refused{m}
 		case m.Attr() == AttrREP:

@@ -68,6 +68,14 @@ func (p *Peer) Close() { p.link.Close() }
 // Transcript is what was sent and received.
 func (p *Peer) Transcript() string { return strings.Join(p.said, "\n") }
 
+// note keeps a line, of so many: an endpoint may say more and more.
+func (p *Peer) note(format string, args ...any) {
+	const most = 10_000
+	if len(p.said) < most {
+		p.said = append(p.said, fmt.Sprintf(format, args...))
+	}
+}
+
 func (p *Peer) errorf(format string, args ...any) error {
 	if p.Terse {
 		return fmt.Errorf(format, args...)
@@ -82,7 +90,7 @@ func (p *Peer) Octets(b []byte) {
 		all = p.Alter(b)
 	}
 	for _, b := range all {
-		p.said = append(p.said, fmt.Sprintf("-> % x", b[:min(len(b), 80)]))
+		p.note("-> % x", b[:min(len(b), 80)])
 		_, _ = p.link.Write(b) // an ICMP error of an earlier one: what is missing shows
 	}
 }
@@ -116,7 +124,7 @@ func (p *Peer) read(d time.Duration) (tag uint32, chunks []Chunk, ok bool, err e
 	}
 	data := false
 	for _, c := range chunks {
-		p.said = append(p.said, fmt.Sprintf("<- tag %x %v", tag, c))
+		p.note("<- tag %x %v", tag, c)
 		switch {
 		case c.Type() == Data && len(c.Value()) > dataFieldsLen:
 			data = true

@@ -123,21 +123,6 @@ func answers() []row {
 		}
 		return a.goesOn()
 	})
-	add("an RNR NAK", []string{"ROCE-093"}, "the Read again, the same, not before its time",
-		func(a *attempt) error {
-			const code, wait = 0x20 | 24, 40960 * time.Microsecond
-			began := time.Now()
-			if err := a.put(ack(code, 0)(a)...); err != nil {
-				return err
-			}
-			if err := a.asksAgain(); err != nil {
-				return err
-			}
-			if d := time.Since(began); d < wait {
-				return fmt.Errorf("the Read comes again after %v, not %v", d, wait)
-			}
-			return a.goesOn()
-		})
 	add("a hundred NAKs 0x60", []string{"ROCE-088", "ROCE-203"}, "a Read for each at most",
 		func(a *attempt) error {
 			const n = 100
@@ -217,8 +202,11 @@ func answers() []row {
 			}
 			return nil
 		})
-	return append(rows, row{"answer/none at all", []string{"ROCE-080"},
-		"the Read three times more, and then the connection is ended", (*attempt).retries})
+	return append(rows,
+		row{"answer/an RNR NAK", []string{"ROCE-093"}, "the Read again, the same, not before its time",
+			(*attempt).notReady},
+		row{"answer/none at all", []string{"ROCE-080"},
+			"the Read three times more, and then the connection is ended", (*attempt).retries})
 }
 
 const (
@@ -250,8 +238,9 @@ func (a *attempt) offer() error {
 	if err != nil {
 		return err
 	}
+	by := a.Soon()
 	for acked, read := false, false; !acked || !read; {
-		q, err := a.Next(a.Soon())
+		q, err := a.Next(by)
 		switch {
 		case errors.Is(err, rawroce.ErrMalformed):
 			return err
@@ -297,8 +286,8 @@ func (a *attempt) readDone() error {
 
 // send wants the Send behind the Read; the Read may come again before.
 func (a *attempt) send() error {
-	for {
-		q, err := a.Next(a.Soon())
+	for by := a.Soon(); ; {
+		q, err := a.Next(by)
 		switch {
 		case err != nil:
 			return fmt.Errorf("no Send: %w", err)
@@ -321,8 +310,8 @@ func (a *attempt) sent() error {
 	if err := a.Put(a.Write()); err != nil {
 		return err
 	}
-	for { // the Send may have been repeated before the ACK has come
-		q, err := a.Next(a.Soon())
+	for by := a.Soon(); ; { // the Send may have been repeated before the ACK has come
+		q, err := a.Next(by)
 		if err != nil {
 			return unanswered(err)
 		}
@@ -370,6 +359,32 @@ func (a *attempt) sendAgain() error {
 		return err
 	}
 	return a.put(a.to(rawroce.Ack, 1, rawroce.AETH(0x1f, 2), 0))
+}
+
+// notReady answers a Read by an RNR NAK, on a connection where it is not repeated for want of an
+// answer in that time.
+func (a *attempt) notReady() error {
+	const code, wait = 0x20 | 24, 40960 * time.Microsecond
+	r := a.Request()
+	r.AckTimeout = 20 // 4.3 s
+	err := a.Connect(r)
+	if err == nil {
+		err = a.offer()
+	}
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := a.put(a.to(rawroce.Ack, 0, rawroce.AETH(code, 1), 0)); err != nil {
+		return err
+	}
+	if err := a.asksAgain(); err != nil {
+		return err
+	}
+	if d := time.Since(began); d < wait {
+		return fmt.Errorf("the Read comes again after %v, not %v", d, wait)
+	}
+	return a.goesOn()
 }
 
 // retries has a Read of which no answer comes, on a connection that has three retries.

@@ -87,6 +87,11 @@ func (a *attempt) acknowledged() error {
 	if err != nil {
 		return unanswered(err)
 	}
+	return a.acknowledges(q)
+}
+
+// acknowledges wants q to be that ACK.
+func (a *attempt) acknowledges(q rawroce.Packet) error {
 	if !isACK(q) || q.PSN != a.PSN {
 		if isNAK(q) {
 			return torture.Differf("%s, where an ACK of PSN %#x is due", words(q), a.PSN)
@@ -147,13 +152,20 @@ func (a *attempt) refused(bad rawroce.Packet, orDropped bool, syndromes ...uint8
 	if err := a.Put(bad); err != nil {
 		return err
 	}
-	by := a.Soon()
-	if orDropped {
-		by = time.Now().Add(a.settle)
+	// Of what was dropped the next one has the PSN: it is of a kind whose answer is another one.
+	behind, opcode := a.read(), uint8(rawroce.ReadOnly)
+	if bad.Opcode == rawroce.ReadReq {
+		behind, opcode = a.Write(), rawroce.Ack
 	}
-	q, err := a.Next(by)
+	if orDropped {
+		if err := a.Put(behind); err != nil {
+			return err
+		}
+	}
+	q, err := a.Next(a.Soon())
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && orDropped:
+	case orDropped && err == nil && q.Opcode == opcode && q.PSN == a.PSN && q.Syndrome()>>5 == 0:
+		a.done()
 		return a.alive()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing came of it in %v, not %s", a.Patience, naks(syndromes))

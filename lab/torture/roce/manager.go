@@ -259,19 +259,18 @@ func manager() []row {
 			return err
 		}
 		// The program's part may take a moment.
-		var err error
-		for by := a.Soon(); time.Now().Before(by); {
-			if err = a.dead(); err == nil {
+		for by := a.Soon(); time.Now().Before(by); a.done() {
+			if err := a.Put(a.Write()); err != nil {
+				return err
+			}
+			_, err := a.Next(time.Now().Add(a.settle))
+			if errors.Is(err, rawroce.ErrOver) || errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
+			} else if err != nil {
+				return err
 			}
-			for err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-				if _, err = a.Next(time.Now()); errors.Is(err, rawroce.ErrOver) {
-					return nil
-				}
-			}
-			a.done()
 		}
-		return fmt.Errorf("it goes on: %w", err)
+		return fmt.Errorf("it goes on for %v", a.Patience)
 	})
 	add("a lookup of what there is not", []string{"RCM-052", "RCM-051"}, "SIDR_REP 1",
 		func(a *attempt) error {
@@ -413,8 +412,8 @@ func (a *attempt) askedAgain() error {
 	if err != nil {
 		return err
 	}
-	for {
-		m, err := a.Hear(time.Now().Add(a.settle))
+	for by := time.Now().Add(a.settle); ; {
+		m, err := a.Hear(by)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
