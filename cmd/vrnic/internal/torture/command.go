@@ -166,6 +166,6 @@ func target(c *cli.Context) (torture.Target, error) {
 	if t.Timeout <= 0 {
 		return t, errors.New("--timeout is above 0")
 	}
-	t.Addr = netip.AddrPortFrom(a, uint16(port))
+	t.Addr = netip.AddrPortFrom(a.Unmap(), uint16(port))
 	return t, t.Check()
 }

@@ -75,6 +75,11 @@ func TestCommand(t *testing.T) {
 		!strings.Contains(r.Ended, "does not take a connection") {
 		t.Errorf("JSON, nobody there: status %d, %v, %v:\n%s", status, err, jerr, out)
 	}
+	// What comes has the address as IPv4 has it.
+	out, _, _ = command("--format", "json", "--port", "1", "::ffff:127.0.0.1")
+	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil || r.Target != "127.0.0.1:1" {
+		t.Errorf("a mapped address: %v:\n%s", jerr, out)
+	}
 }
 
 // A run that is interrupted leaves a whole report, which says so, in each format.
