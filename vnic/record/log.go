@@ -72,7 +72,7 @@ func (s *Subject) String() string {
 	case QueuePair:
 		return s.name()
 	}
-	return fmt.Sprintf("program %s (%d)", s.Program, s.PID)
+	return fmt.Sprintf("program %q (%d)", s.Program, s.PID)
 }
 
 // castagnoli is the polynomial of the sums.

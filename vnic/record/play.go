@@ -10,6 +10,7 @@ import (
 type Player struct {
 	began time.Time
 	conns map[uint64]*conn
+	sink  lastRecord // of all: one call is played at a time
 }
 
 // NewPlayer plays a recording of m.
@@ -17,7 +18,8 @@ func NewPlayer(m Meta) *Player {
 	return &Player{began: m.Began, conns: make(map[uint64]*conn)}
 }
 
-// A Difference is where what is played differs from the recording.
+// A Difference is where what is played differs from the recording. Its Steps are good until the
+// next record.
 type Difference struct {
 	Subject *Subject
 	At      time.Duration
@@ -31,7 +33,7 @@ type conn struct {
 	engine engine
 	script script
 	rec    *Recorder
-	sink   lastRecord
+	sink   *lastRecord
 	at     time.Duration
 	calls  int
 	broken bool // it differs, or could not be made
@@ -85,8 +87,8 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 
 // open makes the engine of s.
 func (p *Player) open(s *Subject) (*conn, error) {
-	c := &conn{}
-	c.rec = &Recorder{to: &c.sink, began: p.began, now: func() time.Duration { return c.at }}
+	c := &conn{sink: &p.sink}
+	c.rec = &Recorder{to: c.sink, began: p.began, now: func() time.Duration { return c.at }}
 	t := &Tape{r: c.rec, about: *s}
 	err := c.make(t, s)
 	c.broken = err != nil

@@ -166,18 +166,18 @@ type notes struct {
 }
 
 // put records one record of Steps.
-func (t *notes) put(steps ...Step) {
-	if t.dead.Load() || t.r.ended.Load() {
+func (n *notes) put(steps ...Step) {
+	if n.dead.Load() || n.r.ended.Load() {
 		return
 	}
 	var c builder
-	c.begin(t.id, t.r.now())
+	c.begin(n.id, n.r.now())
 	for i := range steps {
 		s := &steps[i]
 		c.step(s.Op, s.Octets, s.Text, s.Args...)
 	}
-	if (c.over || !t.r.to.put(c.b, false)) && !t.dead.Swap(true) {
-		t.r.lost(t.id)
+	if (c.over || !n.r.to.put(c.b, false)) && !n.dead.Swap(true) {
+		n.r.lost(n.id)
 	}
 }
 

@@ -85,16 +85,17 @@ func (t *Tools) record(c *cli.Context) error {
 		return fmt.Errorf("record: %w", t.InWords(err))
 	}
 	defer conn.Close()
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := create(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	ctx, stop := context.WithCancel(c.Context)
-	if len(program) == 0 {
-		ctx, stop = signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
-	}
 	defer stop()
+	if len(program) == 0 {
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+	}
 	defer context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })() // it may be closed already
 	done := make(chan error, 1)
 	go func() { done <- keep(f, conn, size*mega, c.App.ErrWriter) }()
@@ -111,6 +112,22 @@ func (t *Tools) record(c *cli.Context) error {
 		return cli.Exit("", status)
 	}
 	return err
+}
+
+// create makes the file, or empties it, for its owner alone.
+func create(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 { // it was there
+		err = f.Chmod(0o600)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // keep writes a recording to a file, and says how it has ended.
