@@ -55,8 +55,10 @@ func adverse(t *testing.T, name, wrong, right string, flags ...string) {
 	if torn == 0 {
 		t.Errorf("%s survives %d seeds", wrong, seeds)
 	}
-	if strings.Contains(run(addrsA[0], wrong), "torn") {
-		t.Errorf("%s fails on a device without an adversary", wrong)
+	for n := 1; strings.Contains(run(addrsA[0], wrong), "torn"); n++ {
+		if n == 4 { // on a busy machine it has bad luck there, too, but not again and again
+			t.Fatalf("%s fails %d times on a device without an adversary", wrong, n)
+		}
 	}
 }
 
