@@ -74,6 +74,19 @@ func (t *KeyTable) Publish(k *Key) (place uint32, ok bool) {
 	return place, true
 }
 
+// Opens reports whether a key is found to memory mem.
+func (t *KeyTable) Opens(mem uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for place := range t.used {
+		e := t.entry(uint32(place))
+		if abi.Word(e, abi.KeyKey).Load() != 0 && abi.Word(e, abi.KeyMem).Load() == mem {
+			return true
+		}
+	}
+	return false
+}
+
 // End has what is at place found no more. done is called when nobody who has found it uses it any
 // more: within End, or later by another goroutine, if a sender may be about to.
 func (t *KeyTable) End(place uint32, done func()) {

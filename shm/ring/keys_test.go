@@ -54,6 +54,9 @@ func TestKeyTable(t *testing.T) {
 	if _, ok := table.Publish(&ring.Key{Key: 77 << 8}); ok {
 		t.Error("a ninth key has a place")
 	}
+	if !table.Opens(9) || table.Opens(8) || table.Opens(0) {
+		t.Error("other memory is opened than the keys'")
+	}
 	over := 0
 	table.End(places[3], func() { over++ })
 	if find(mem, 77<<8|3) != nil || over != 1 {
@@ -61,6 +64,14 @@ func TestKeyTable(t *testing.T) {
 	}
 	if _, ok := table.Publish(&ring.Key{Key: 77<<8 | 200}); !ok || find(mem, 77<<8|200) == nil {
 		t.Error("its place is not free")
+	}
+	for i, place := range places {
+		if i != 3 {
+			table.End(place, func() {})
+		}
+	}
+	if table.Opens(9) {
+		t.Error("keys that are ended open memory")
 	}
 }
 
@@ -178,7 +189,7 @@ func TestPairUncoveredBusy(t *testing.T) {
 			}
 		}
 	})
-	for i := range uint32(200000) {
+	for i := range uint32(50000) {
 		if err := p.ends[0].SendCQ.Push(&abi.CQE{}, false); err != nil {
 			t.Errorf("completion %d, with at most %d of %d places taken: %v", i, pairDepth-1, pairDepth, err)
 			break

@@ -265,6 +265,9 @@ func (p *PairIn) Message(i uint32) (m PairMessage, ok bool) {
 	slot := p.slot(i)
 	n := abi.Word(slot, abi.SlotLength).Load()
 	m.slabOff = abi.Word(slot, abi.SlotSlabOff).Load()
+	if abi.Word(slot, abi.SlotFlags).Load()&^abi.SQSolicited != 0 { // SlotImm: it is no Send
+		return m, false
+	}
 	if m.slabOff == abi.NoSlab {
 		if n > inSlot {
 			return m, false

@@ -289,6 +289,8 @@ bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic
 
 	m->length = load(slot, VRNIC_SLOT_LENGTH);
 	m->slab_off = load(slot, VRNIC_SLOT_SLAB_OFF);
+	if (load(slot, VRNIC_SLOT_FLAGS) & ~VRNIC_SQ_SOLICITED) /* VRNIC_SLOT_IMM: it is no Send */
+		return false;
 	if (m->slab_off == VRNIC_NO_SLAB) {
 		m->from = slot + VRNIC_SLOT_DATA;
 		return m->length <= IN_SLOT;

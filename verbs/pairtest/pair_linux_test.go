@@ -332,6 +332,32 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// What has other flags than a Send is none, and makes no sense to who does not know them.
+func TestOtherThanSends(t *testing.T) {
+	program := build(t)
+	for _, inC := range []bool{false, true} {
+		for flags, want := range map[uint32]string{abi.SQSolicited: "0 octets 0",
+			abi.SlotImm: "nonsense", 1 << 31: "nonsense"} {
+			p := newPage(t)
+			from := p.goEnd(0)
+			var to end = p.goEnd(1)
+			if inC {
+				to = p.cEnd(program, 1)
+			}
+			to.do(fmt.Sprintf("r %d 100 0", p.post(1)))
+			p.pair.Dirs[0].Open()
+			if got := from.do("s 0 0 0"); got != "sent 0" {
+				t.Fatal(got)
+			}
+			dir := p.mem.Mem[abi.Word(p.mem.Mem, abi.PairOff).Load():]
+			abi.Word(dir, abi.DirSlots(depth)+abi.SlotFlags).Store(flags)
+			if got := to.do("t 0 0 0"); got != want {
+				t.Errorf("in C %v: flags %#x: %s, want %s", inC, flags, got, want)
+			}
+		}
+	}
+}
+
 // Messages go to a program in C and come back while both run.
 func TestEcho(t *testing.T) {
 	p := newPage(t)

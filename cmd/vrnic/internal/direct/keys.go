@@ -49,6 +49,16 @@ func (m *Domain) join(d *ring.Direction) (fd int, err error) {
 	return osmem.DupFD(m.fd)
 }
 
+// mem gives a descriptor of memory n of the program's, if a key of the domain opens some of it.
+func (m *Domain) mem(n uint32) (fd int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.keys == nil || !m.keys.Opens(n) {
+		return -1, syscall.ENOENT
+	}
+	return m.program.LentMem(n)
+}
+
 // leave is for when d has ended.
 func (m *Domain) leave(d *ring.Direction) {
 	m.mu.Lock()
@@ -100,9 +110,10 @@ func (e *End) Keys() (fd int, err error) {
 	})
 }
 
-// Mem gives a descriptor of memory that the peer's program has lent; EAGAIN as Keys.
+// Mem gives a descriptor of memory that the peer's program has lent, and that a key of the peer's
+// domain opens some of; EAGAIN as Keys.
 func (e *End) Mem(n uint32) (fd int, err error) {
-	return e.ofPeer(func(_ *pair, peer *End) (int, error) { return peer.Program.LentMem(n) })
+	return e.ofPeer(func(_ *pair, peer *End) (int, error) { return peer.Domain.mem(n) })
 }
 
 func (e *End) ofPeer(ask func(*pair, *End) (int, error)) (fd int, err error) {
