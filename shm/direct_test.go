@@ -27,7 +27,6 @@ type directEnd struct {
 	posted, received, messages uint64 // receives, messages that have come, and how many will
 	sendOctets, receiveOctets  []byte
 	lengths                    []int // of all messages to it
-	sizes                      []int // of the receives that are posted, oldest first
 }
 
 const (
