@@ -59,6 +59,11 @@ func newMachine(t *testing.T, unit string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // behind that of its processes
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	m := &machine{site: &site{t: t, dir: dir}}
 	group := "/sys/fs/cgroup"
 	if _, err := os.Stat(group + "/systemd"); err == nil {

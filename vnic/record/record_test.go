@@ -461,6 +461,20 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// A small file may say that much was read, again and again: it is not kept.
+func TestTextMemory(t *testing.T) {
+	var text Text
+	s := &Subject{Kind: Connection}
+	octets := make([]byte, maxOctets/2)
+	for range 5 {
+		text.Lines(&Record{Subject: s, Steps: []Step{{Op: opRead, Args: []uint64{1}},
+			{Op: opReturn, Args: []uint64{1, 0}, Octets: octets}}})
+	}
+	if n := len(text.wire(s).read); n > 2*maxOctets {
+		t.Errorf("%d octets are kept", n)
+	}
+}
+
 // Whatever is in a file: it is played, each time the same way, or refused.
 func FuzzReplay(f *testing.F) {
 	b := sample(f, []byte("short"), make([]byte, 1100))

@@ -111,7 +111,9 @@ func (w *wire) what(call, s *Step) []string {
 		case opWrite:
 			return w.in.take(call.Octets[:min(s.Args[0], uint64(len(call.Octets)))])
 		case opRead:
-			w.read = append(w.read, s.Octets...)
+			if len(w.read) < maxOctets { // more nobody reads without a Commit, but a file may say so
+				w.read = append(w.read, s.Octets...)
+			}
 		case opAppend:
 			return packetText(s.Octets)
 		}
