@@ -327,6 +327,7 @@ void poll_follow(struct ibv_cq_ex *cq); /* a new one that is polled by start_pol
 
 void rights_given(const struct object *mr, int access); /* a region was registered */
 void rights_made_qp(void);
+void rights_read(const struct qp *qp); /* a Read is posted */
 void rights_used(const struct qp_counts *c); /* a queue pair, which ends */
 void rights_tell(void); /* at the end of the program */
 

@@ -119,6 +119,8 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 		p->sum = queue_sum(p);
 		p->summed = true;
 	} else if (writes_memory(wr->opcode)) {
+		if (wr->opcode == IBV_WR_RDMA_READ)
+			rights_read(qp);
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_WRITE,
 			  &qp->o);
 	}

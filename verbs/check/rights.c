@@ -43,6 +43,13 @@ void rights_made_qp(void)
 	qps++;
 }
 
+/* On iWARP its answer is a Write: cards want the right to that of the region that it comes to. */
+void rights_read(const struct qp *qp)
+{
+	if (qp->context->device->transport_type == IBV_TRANSPORT_IWARP)
+		used.writes++;
+}
+
 void rights_used(const struct qp_counts *c)
 {
 	asked++;

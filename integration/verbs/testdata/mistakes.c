@@ -487,11 +487,36 @@ static void wide(bool right)
 	vt_close(&p);
 }
 
+/* The same: on iWARP what a Read fetches comes to a region that peers may write to. */
+static void wide_sink(bool right)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | (right ? 0 : IBV_ACCESS_REMOTE_ATOMIC);
+	struct ibv_send_wr wr = { .wr_id = 1, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_mr *sink, *source;
+	struct ibv_sge sge;
+
+	open_pair((struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	CHECK(source = ibv_reg_mr(p.a.pd, p.a.buf, 4096, IBV_ACCESS_REMOTE_READ));
+	sink = ibv_reg_mr(p.b.pd, p.b.buf, 4096, access); /* HERE wide-access */
+	CHECK(sink);
+	message();
+	sge = (struct ibv_sge){ (uintptr_t)p.b.buf, 64, sink->lkey };
+	wr.sg_list = &sge;
+	wr.wr.rdma.remote_addr = (uintptr_t)p.a.buf;
+	wr.wr.rdma.rkey = source->rkey;
+	CHECK_EQ(ibv_post_send(p.b.qp, &wr, &bad), 0);
+	vt_wc(p.b.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	CHECK_EQ(ibv_dereg_mr(sink), 0);
+	CHECK_EQ(ibv_dereg_mr(source), 0);
+	vt_close(&p);
+}
+
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
 	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline) \
-	f(draining) f(wide) f(wr_changed) f(wr_outside) f(small_srq_cq)
+	f(draining) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
 MISTAKES(RUN)
