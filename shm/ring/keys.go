@@ -165,12 +165,9 @@ func (t *KeyTable) gone() *atomic.Uint32 { return abi.Word(t.mem, abi.KeysGone) 
 func (d *Direction) mayUse() (odd uint32, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case d.state != dirOpen && d.state != dirShut: // it has seen that it is closed, or will
-		return 0, false
-	case d.from.Gone() || d.to.Gone():
+	if d.state != dirOpen && d.state != dirShut { // it has seen that it is closed, or will
 		return 0, false
 	}
 	odd = d.seq.Load()
-	return odd, odd&1 != 0
+	return odd, odd&1 != 0 && !d.from.Gone() && !d.to.Gone()
 }

@@ -141,6 +141,7 @@ func (s *Session) who() self {
 	return s.self
 }
 
-// Gone reports whether the session has ended. If its client has, nothing that it stores comes any
-// more; what one stores that lives on, since it violated the ABI, comes too late to be heeded.
-func (s *Session) Gone() bool { return s.ended() }
+// Gone reports whether the client or its session has ended. If the client has, nothing that it
+// stores comes any more, also if the session has not heard of it yet: it may itself wait for who
+// asks. What one stores that lives on, since it violated the ABI, comes too late to be heeded.
+func (s *Session) Gone() bool { return s.ended() || s.conn.HungUp() }

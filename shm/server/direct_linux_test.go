@@ -41,6 +41,34 @@ func (c *rawClient) identify(kind uint32, file string) error {
 	return err
 }
 
+// A client that has died is gone at once, also if its session waits for something meanwhile and has
+// not heard of it: who is asked is who it may wait for.
+func TestGoneAtOnce(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	var s *Session
+	ts.srv.mu.Lock()
+	for s = range ts.srv.sessions {
+	}
+	ts.srv.mu.Unlock()
+	busy := make(chan struct{})
+	defer close(busy)
+	ts.f.closing.Store(q.qpn, busy)
+	c.seq++
+	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpDestroyQP, Seq: c.seq},
+		&abi.HandleRequest{Handle: q.qp})); err != nil {
+		t.Fatal(err)
+	}
+	if s.Gone() {
+		t.Error("it is gone while it is there")
+	}
+	c.close()
+	if !s.Gone() {
+		t.Error("it is not gone")
+	}
+}
+
 const (
 	userNS = "/proc/self/ns/user"
 	pidNS  = "/proc/self/ns/pid"

@@ -40,6 +40,13 @@ func (c *Conn) Watch(gone func()) (stop func()) {
 	}
 }
 
+// HungUp reports whether the other end of the connection is closed, whatever it has sent before.
+func (c *Conn) HungUp() bool {
+	gone := true
+	_ = c.rc.Control(func(fd uintptr) { gone = hungUp(fd) }) // an error: this end is
+	return gone
+}
+
 // hungUp reports whether the other end of the socket fd has been closed, or either end shut down.
 func hungUp(fd uintptr) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
