@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/vrnic/vrnic/lab/rawroce"
@@ -16,6 +17,9 @@ func Host(from netip.Addr) Opener {
 		}
 		if err != nil {
 			return nil, own, err
+		}
+		if own.Is4() != remote.Is4() {
+			return nil, own, fmt.Errorf("from %v there is no way to %v, of another family", own, remote)
 		}
 		l, err := rawroce.NewSocket(own, remote)
 		if err != nil {

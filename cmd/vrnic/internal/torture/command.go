@@ -132,6 +132,9 @@ func suiteOf(c *cli.Context) (s torture.Suite, err error) {
 		if from, err = netip.ParseAddr(text); err != nil {
 			return s, fmt.Errorf("--from %q is no address of IPv4 or IPv6", text)
 		}
+		if from = from.Unmap(); from.IsUnspecified() {
+			return s, fmt.Errorf("--from %v is nobody's address", from)
+		}
 	}
 	if udp := c.Uint("udp"); c.IsSet("udp") && name != "sctp" {
 		return s, errors.New("--udp is for --transport sctp")

@@ -127,13 +127,18 @@ func TestUsage(t *testing.T) {
 		"--transport sctp --udp 65536 10.0.0.1": "no port 65536",
 		"--from 10.0.0.2 10.0.0.1":              "--from is for",
 		"--transport roce --from x 10.0.0.1":    "no address",
+		"--transport roce --from :: fd77::1":    "nobody's",
 	} {
 		out, status, err := command(strings.Fields(words)...)
 		if status != 2 || out != "" || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: status %d, %v, %s", words, status, err, out)
 		}
 	}
-	out, status, err := command("--list", "--only", "ddp/QN 4")
+	out, status, err := command("--transport", "roce", "--from", "::1", "127.0.0.1")
+	if status != 1 || out != "" || !strings.Contains(err.Error(), "of another family") {
+		t.Errorf("from another family: status %d, %v:\n%s", status, err, out)
+	}
+	out, status, err = command("--list", "--only", "ddp/QN 4")
 	if status != 0 || !strings.Contains(out, "]: Terminate 1/2/01 with ") {
 		t.Errorf("--list: status %d, %v:\n%s", status, err, out)
 	}
