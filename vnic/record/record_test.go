@@ -390,6 +390,19 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// A connection that outlives its recording keeps nothing of it.
+func TestTapeMemory(t *testing.T) {
+	r := New(Meta{})
+	e := NewEndpoint(r.Tape("vrnic0", 1), iwarp.Params{}, &host{}, iwarp.Config{})
+	if e.Len(); e.t.c.b == nil {
+		t.Fatal("nothing is recorded")
+	}
+	r.End("it is over")
+	if e.Len(); e.t.c.b != nil || e.t.c.all != nil {
+		t.Errorf("there are %d octets still", cap(e.t.c.b)+cap(e.t.c.all))
+	}
+}
+
 // Of requests and calls, too, nothing is kept behind what found no room. The recording has an end,
 // however many there are then, and is not said to differ from one that has them.
 func TestNoRoomForRequests(t *testing.T) {

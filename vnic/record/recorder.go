@@ -118,8 +118,17 @@ func (t *Tape) Between(transport, local, remote string) {
 	t.about.Transport, t.about.Local, t.about.Remote = transport, local, remote
 }
 
-// off reports that nothing more is recorded.
-func (t *Tape) off() bool { return t.dead || t.r.ended.Load() }
+// off reports that nothing more is recorded. Then the connection, which may stay for long, keeps no
+// memory for that.
+func (t *Tape) off() bool {
+	if !t.dead && !t.r.ended.Load() {
+		return false
+	}
+	if t.c.b != nil && t.inner == 0 {
+		t.c = builder{}
+	}
+	return true
+}
 
 // call begins a call of the engine.
 func (t *Tape) call(op Op, octets []byte, text string, args ...uint64) {
