@@ -63,7 +63,8 @@ tidy: ## go.mod and go.sum are as `go mod tidy` would leave them
 ALONE := ./internal/archtest ./iwarp ./ipoib ./netstack/port/impair \
 	./netstack/port/impair/ideal ./netstack/sctp ./netstack/sctp/internal/congestion \
 	./netstack/sctp/internal/rack ./netstack/tcp/recovery ./roce ./roce/cm ./roce/dcqcn ./roce/mad \
-	./roce/packet ./roce/udp ./roi ./sctpddp ./sctpddp/sctpddptest ./shm/abi ./shm/ring/search
+	./roce/packet ./roce/udp ./roi ./sctpddp ./sctpddp/sctpddptest ./shm/abi ./shm/ring/search \
+	./vnic/record
 
 .PHONY: race
 # `make vet` has vetted all of it. With the detector gVisor and the rest would be, once more.
