@@ -69,6 +69,19 @@ func (o *operation) direct(req *abi.HandleRequest) (*abi.DirectReply, error) {
 	return rep, nil
 }
 
+// pipesToShared is how many event pipes there may be for each descriptor of TakeDescriptor: a
+// program lends memory in some pieces, and has pairs and tables of keys that wait for its peers.
+const pipesToShared = 4
+
+// TakeDescriptor reports whether the daemon may keep one descriptor more of memory that the
+// client's peers may map, until GiveDescriptor: all sessions together have so many, as of event
+// pipes. Any goroutine may call them, and GiveDescriptor when the session is over, too.
+func (s *Session) TakeDescriptor() bool {
+	return s.srv.shared.take(s.account(), s.privileged()) == nil
+}
+
+func (s *Session) GiveDescriptor() { s.srv.shared.give(s.account(), 1) }
+
 // NewKeys makes the memory of a table of the client's keys, which peers can read: it, a descriptor
 // of it, and what gives it back. Any goroutine may call it.
 func (s *Session) NewKeys(size int) (*osmem.Region, int, func(), error) {

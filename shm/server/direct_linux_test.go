@@ -69,6 +69,41 @@ func TestGoneAtOnce(t *testing.T) {
 	}
 }
 
+// Of what a client lends the daemon keeps so many descriptors for its peers; it may lend more.
+func TestLentDescriptors(t *testing.T) {
+	ts := newServer(t, "pipes=16") // root may have all of the 4
+	c, s := ts.helloDirect()
+	var mems []uint32
+	lend := func(want int) {
+		t.Helper()
+		var m abi.AddMemReply
+		c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, c.memfd(4096, unix.F_SEAL_SHRINK))
+		mems = append(mems, m.Mem)
+		kept := 0
+		for _, n := range mems {
+			if fd, err := s.LentMem(n); err == nil {
+				unix.Close(fd)
+				kept++
+			} else if err != syscall.ENOENT {
+				t.Fatal(err)
+			}
+		}
+		if kept != want || ts.srv.shared.count() != int64(want) {
+			t.Errorf("%d of %d can be had, %d count, want %d", kept, len(mems), ts.srv.shared.count(), want)
+		}
+	}
+	for _, want := range []int{1, 2, 3, 4, 4} {
+		lend(want)
+	}
+	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: mems[0]}, nil)
+	lend(4)
+	c.close()
+	ts.srv.Close()
+	if n := ts.srv.shared.count(); n != 0 {
+		t.Errorf("%d count when all are gone", n)
+	}
+}
+
 const (
 	userNS = "/proc/self/ns/user"
 	pidNS  = "/proc/self/ns/pid"

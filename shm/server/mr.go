@@ -66,8 +66,7 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	}
 	r.KeepFromDumps()
 	m := &memObj{region: r, fd: -1}
-	if s.direct.Load() && s.kept < maxKept {
-		s.kept++
+	if s.direct.Load() && s.TakeDescriptor() { // else peers hear nothing of it
 		m.fd = o.fd
 	} else {
 		osmem.CloseFD(o.fd) // of memory: that is quick
@@ -93,21 +92,17 @@ func (o *operation) delMem(req *abi.HandleRequest) error {
 	delete(o.s.mems.m, req.Handle)
 	o.s.mu.Unlock()
 	if m.fd >= 0 {
-		o.s.kept--
 		o.s.h.MemGone()
 	}
-	m.release()
+	o.s.releaseMem(m)
 	return nil
 }
 
-// maxKept is how much of what a client has lent its peers can map: of what is more they hear
-// nothing, and the daemon moves it.
-const maxKept = 256
-
-// release is for memory that is in no table any more.
-func (m *memObj) release() {
+// releaseMem is for memory that is in no table any more.
+func (s *Session) releaseMem(m *memObj) {
 	if m.fd >= 0 {
 		osmem.CloseFD(m.fd)
+		s.GiveDescriptor()
 	}
 	m.region.Release()
 }

@@ -77,6 +77,7 @@ type Server struct {
 	regions     *pool
 	mappings    *pool
 	pipes       *pool
+	shared      *pool // descriptors: TakeDescriptor
 	memberships *pool
 	violations  atomic.Uint64
 	refused     atomic.Uint64
@@ -147,6 +148,7 @@ func Listen(path string, cfg Config) (*Server, error) {
 	s.regions = newPool("regions", "memory regions and windows", s.limits.Regions)
 	s.mappings = newPool("mappings", "memory mappings", s.limits.Mappings)
 	s.pipes = newPool("pipes", "event pipes", s.limits.Pipes)
+	s.shared = newPool("pipes", "descriptors for peers", s.limits.Pipes/pipesToShared)
 	s.memberships = newPool("memberships", "memberships in multicast groups", s.limits.Memberships)
 	s.rights = osmem.ThisProcess()
 	s.log = limitlog.New(cfg.Log.Handler())
@@ -393,7 +395,7 @@ func (s *Server) SetLimits(l Limits) {
 	s.limits = l
 	s.mu.Unlock()
 	for p, max := range map[*pool]int{s.ids: l.IDs, s.regions: l.Regions, s.mappings: l.Mappings,
-		s.pipes: l.Pipes, s.memberships: l.Memberships} {
+		s.pipes: l.Pipes, s.shared: l.Pipes / pipesToShared, s.memberships: l.Memberships} {
 		p.mu.Lock()
 		p.max = int64(max)
 		p.mu.Unlock()

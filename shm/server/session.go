@@ -61,7 +61,6 @@ type Session struct {
 	state   string // +checklocks:mu
 	self    self   // +checklocks:mu
 	shown   []int  // descriptors of its namespaces; the control goroutine's
-	kept    int    // mems with a descriptor; the control goroutine's
 	app     *osmem.AppMem
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
@@ -287,7 +286,7 @@ func (s *Session) freeAll() {
 	s.srv.ids.give(s.account(), len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
 	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
-		m.release()
+		s.releaseMem(m)
 	}
 	for _, c := range s.ctxs.m {
 		c.events.close()

@@ -91,6 +91,7 @@ type pair struct {
 
 // A descriptor is of memory that a program has not been given yet. Any lock may be held.
 type descriptor struct {
+	of *server.Session // whose it counts as
 	mu sync.Mutex
 	fd int // +checklocks:mu
 }
@@ -110,6 +111,7 @@ func (d *descriptor) close() {
 	defer d.mu.Unlock()
 	if d.fd >= 0 {
 		osmem.CloseFD(d.fd)
+		d.of.GiveDescriptor()
 		d.fd = -1
 	}
 }
@@ -318,11 +320,16 @@ func (d *Directory) Path(num uint32) (path, why string) {
 func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*pair, error) {
 	p := &pair{ends: [2]*End{a, b}, users: 2, covered: [2]bool{a.qp.Covered(), b.qp.Covered()}}
 	ends := [2]ring.PairEnd{a.pairEnd(p.covered[0]), b.pairEnd(p.covered[1])}
+	if !a.Program.TakeDescriptor() {
+		return nil, syscall.EAGAIN
+	}
 	mem, fd, free, err := alloc(ring.PairMemSize(&ends))
 	if err != nil {
+		a.Program.GiveDescriptor()
 		return nil, err
 	}
 	p.ring, p.fd.fd, p.free = ring.NewPair(mem.Mem, &ends), fd, free
+	p.fd.of = a.Program
 	return p, nil
 }
 

@@ -38,8 +38,12 @@ func (m *Domain) join(d *ring.Direction) (fd int, err error) {
 		return -1, syscall.EAGAIN
 	}
 	if m.keys == nil {
+		if !m.program.TakeDescriptor() {
+			return -1, syscall.EAGAIN
+		}
 		mem, fd, free, err := m.program.NewKeys(ring.KeyTableLen)
 		if err != nil {
+			m.program.GiveDescriptor()
 			return -1, err
 		}
 		m.keys, m.fd, m.free = ring.NewKeyTable(mem.Mem), fd, free
@@ -83,6 +87,7 @@ func (m *Domain) Close() {
 	defer m.mu.Unlock()
 	if m.closed = true; m.keys != nil {
 		osmem.CloseFD(m.fd)
+		m.program.GiveDescriptor()
 		m.free()
 		m.keys = nil
 	}
