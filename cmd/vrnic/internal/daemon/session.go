@@ -61,10 +61,12 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 // maxSessionDevices bounds the numbers of one session.
 const maxSessionDevices = 1024
 
-// addDevices gives a number to each device that the session sees and that has none. d.mu is held.
+// addDevices gives a number to each device that the session sees and that has none. One that is
+// being taken away gets none: behind a number of which nobody has heard programs do not look for
+// more. d.mu is held.
 func (s *session) addDevices() {
 	for _, dev := range s.d.devices {
-		if s.sees(dev) && len(s.devs) < maxSessionDevices &&
+		if s.sees(dev) && !dev.gone.Load() && len(s.devs) < maxSessionDevices &&
 			!slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }) {
 			sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev,
 				domains: make(map[*direct.Domain]struct{})}
