@@ -52,17 +52,16 @@ func (l *Loop) Objects() int {
 	return l.open
 }
 
-// qps are all that have not been closed: l.mu is held.
-func (l *Loop) qps() iter.Seq[*loopQP] {
-	return func(yield func(*loopQP) bool) {
-		for c := range l.ctxs {
-			for q := range c.sess.qps {
-				if !yield(q) {
-					return
-				}
-			}
+// qps are all that have not been closed.
+//
+// +checklocks:l.mu
+func (l *Loop) qps() (all []*loopQP) {
+	for c := range l.ctxs {
+		for q := range c.sess.qps {
+			all = append(all, q)
 		}
 	}
+	return all
 }
 
 // Async sends ev to every open device.

@@ -117,7 +117,7 @@ func (q *loopQP) leavePair() {
 func (l *Loop) Direct() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for q := range l.qps() {
+	for _, q := range l.qps() {
 		if p := q.pair; p != nil {
 			p.ring.Dirs[p.side(q)].Count()
 		}
@@ -131,7 +131,7 @@ func (l *Loop) OpenDirect(open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = !open
-	for q := range l.qps() {
+	for _, q := range l.qps() {
 		p := q.pair
 		if p == nil || !p.has[0] || !p.has[1] || q.state != abi.StateRTS {
 			continue

@@ -439,7 +439,9 @@ func TestNoRoomForRequests(t *testing.T) {
 // A recording that is about too much ends by itself, and whoever writes it does, too.
 func TestTooManySubjects(t *testing.T) {
 	r := New(Meta{})
+	r.mu.Lock()
 	r.next = maxSubjects - 1
+	r.mu.Unlock()
 	r.Requests("vrnic0", 1)
 	r.Requests("vrnic0", 2).Received(time.Time{}, &rdma.WC{})
 	var out bytes.Buffer
