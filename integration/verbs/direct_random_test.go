@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"slices"
@@ -46,12 +45,14 @@ func TestDirectRandom(t *testing.T) {
 					t.Fatalf("seed %d: %sthe program:\n%v", seed, saw, program)
 				}
 			}
-			n, _ := on.counter("direct_sends")
-			all, _ := on.counter("sends")
-			t.Logf("%d seeds from %d on, %d steps: %v of %v Sends were direct", *directSeeds, *directSeed,
-				ops, n, all)
-			if n == 0 {
-				t.Error("no Send was direct")
+			t.Logf("%d seeds from %d on, %d steps", *directSeeds, *directSeed, ops)
+			for _, name := range []string{"sends", "writes", "reads", "atomics"} {
+				n, _ := on.counter("direct_" + name)
+				all, _ := on.counter(name)
+				t.Logf("%v of %v %s were direct", n, all, name)
+				if n == 0 && (lent || name == "sends") { // what is not lent only the daemon can reach
+					t.Errorf("none of the %s was direct", name)
+				}
 			}
 		})
 	}
@@ -106,74 +107,6 @@ func difference(off, on string) string {
 		}
 	}
 	return s.String()
-}
-
-// A step is one of a random program: what an end is told, or what an operator does. What is needed
-// between, so that all runs see the same, is for stage.run.
-type step struct {
-	side int
-	do   string
-	op   byte // of send
-	size int  // of messages; depth of queues
-	at   int
-	n    int // SGEs
-	how  int
-}
-
-// Ways to end a connection.
-var endings = []string{"key", "bounds", "remote_key", "remote_bounds", "recv_key", "recv_bounds",
-	"recv_rights", "too_long", "error", "disconnect"}
-
-func (s step) String() string {
-	op := ""
-	if s.op != 0 {
-		op = " " + string(s.op)
-	}
-	return fmt.Sprintf("%s %s%s size %d at %d n %d how %d\n", "AB"[s.side:s.side+1], s.do, op, s.size,
-		s.at, s.n, s.how)
-}
-
-var sizes = []int{0, 1, 8, 63, 64, 65, 111, 112, 113, 511, 512, 513, 4096, 8191, 8192, 8193, 12000}
-
-const (
-	slotLen = 16384 // as in script.c
-	areaLen = 16 * slotLen
-)
-
-func randomProgram(seed uint64) (program []step) {
-	r := rand.New(rand.NewPCG(seed, 19))
-	depths := []int{2, 4, 8, 16}
-	for range 1 + r.IntN(3) {
-		program = append(program, step{do: "open", size: depths[r.IntN(4)], at: depths[r.IntN(4)],
-			n: []int{0, 64, 200}[r.IntN(3)], how: r.IntN(16)})
-		writes := r.IntN(4) // of ten requests
-		for range 10 + r.IntN(80) {
-			s := step{side: r.IntN(2)}
-			switch k := r.IntN(40); {
-			case k < 18:
-				s.do, s.op = "send", 's'
-				if r.IntN(10) < writes {
-					s.op = "wwwrfcim"[r.IntN(8)]
-				}
-				s.size, s.n, s.how = sizes[r.IntN(len(sizes))], 1+r.IntN(3), r.IntN(64)
-				s.at = r.IntN(areaLen/2 - slotLen)
-			case k < 34:
-				s.do, s.size = "recv", 12000+r.IntN(slotLen-12000)
-			case k < 36:
-				s.do, s.n = "poll", 1+r.IntN(8)
-			case k < 38:
-				s.do, s.how = "arm", r.IntN(4)
-			case k < 39:
-				s.do = "sync"
-			default:
-				s.do, s.how = "watch", r.IntN(16)
-			}
-			program = append(program, s)
-		}
-		program = append(program, step{side: r.IntN(2), do: "end", how: r.IntN(len(endings)),
-			size: sizes[1+r.IntN(len(sizes)-1)]})
-	}
-	return program
 }
 
 // A stage is two ends of connections, each in a process, on a device.
@@ -451,8 +384,79 @@ func (s *stage) step(st step) error {
 		return err
 	case "watch":
 		return s.look(st.how)
+	case "renew":
+		return s.renew(st.side, min(st.n, areaTarget+1), areaAccess[min(st.n, areaAnswers)], st.how)
+	case "window":
+		if err := s.quiet(); err != nil {
+			return err
+		}
+		err := s.give(st.side, fmt.Sprintf("window %d %d", st.n, e.ids))
+		e.ids++
+		s.sentOne(e, request{signaled: true})
+		return err
 	}
 	return nil
+}
+
+// renew registers an area of an end anew, between requests.
+func (s *stage) renew(side, area, access, how int) error {
+	if err := s.quiet(); err != nil {
+		return err
+	}
+	if e := s.ends[side]; area == areaInto && e.free > 0 {
+		return nil // it is in the receives that are posted
+	}
+	what := fmt.Sprintf("renew %d %d %d", area, access, how)
+	if area == areaTarget {
+		return s.give(side, what)
+	}
+	_, err := s.ends[side].ask("%s", what)
+	return err
+}
+
+// give tells a peer what to write to from now on, as the end answers.
+func (s *stage) give(side int, what string) error {
+	a, err := s.ends[side].ask("%s", what)
+	s.ends[1-side].tell("peer %s", a)
+	return err
+}
+
+// quiet waits until all that both have posted is over, and known to be. On a stream a Write is over
+// before it is at the peer; a Read behind it is not.
+func (s *stage) quiet() error {
+	for i, e := range s.ends {
+		if err := s.quietOf(i, e); err != nil {
+			return err
+		}
+		if s.lent {
+			continue
+		}
+		if err := s.sync(); err != nil {
+			return err
+		}
+		if err := s.send(step{side: i, op: 'r', size: 1, n: 1, how: howSignaled}); err != nil {
+			return err
+		}
+	}
+	return s.sync()
+}
+
+func (s *stage) quietOf(i int, e *end) error {
+	for len(e.sent) > 0 {
+		s.serve(s.ends[1-i], e)
+		if err := s.sync(); err != nil {
+			return err
+		}
+	}
+	return s.ask(i, e)
+}
+
+// ask asks after a last request that is not signaled.
+func (s *stage) ask(i int, e *end) error {
+	if e.used() == len(e.sent) {
+		return nil
+	}
+	return s.send(step{side: i, op: 'w', n: 1, how: howSignaled})
 }
 
 // look has somebody look at what goes on, or not any more.
@@ -513,12 +517,15 @@ const (
 
 func (s *stage) send(st step) error {
 	e := s.ends[st.side]
-	if e.used() >= e.depth[0] || st.op == 'w' && e.reading || st.op == 'i' && e.reading {
+	full := func() bool {
+		return e.used() >= e.depth[0] || e.reading && (st.op == 'w' || st.op == 'i')
+	}
+	if full() {
 		if err := s.sync(); err != nil {
 			return err
 		}
 	}
-	if e.used() >= e.depth[0] || e.reading {
+	if full() {
 		return nil // a Send waits for a receive
 	}
 	flags := 0
@@ -536,7 +543,6 @@ func (s *stage) send(st step) error {
 		flags |= flagFence
 	}
 	receives := false
-	at := st.at
 	switch st.op {
 	case 's', 'i':
 		receives = true
@@ -544,13 +550,15 @@ func (s *stage) send(st step) error {
 		receives = true
 		st.size = 0
 	case 'r':
-		st.size = min(st.size, slotLen/2)
 		e.reading = true
 	case 'f', 'c':
 		st.size, st.n = 8, 1
-		at = areaLen/4*3 + at/8*8%(areaLen/4)
 	}
-	off := e.ids % 16 * slotLen
+	at := st.at % (atWords - st.size + 1)
+	if st.op == 'f' || st.op == 'c' {
+		at = atWords + st.at/8*8%(areaLen-atWords)
+	}
+	off := min(e.ids%16*slotLen, areaLen-st.size)
 	if st.op == 'r' || st.op == 'f' || st.op == 'c' {
 		flags &^= flagSolicited
 	} else if st.how&howInline != 0 && st.size <= e.inline {
@@ -561,9 +569,13 @@ func (s *stage) send(st step) error {
 	if e.chained++; st.how&howChained == 0 || e.chained == 60 {
 		s.flush(e)
 	}
-	e.sent = append(e.sent, request{signaled, st.how&howSolicited != 0 && st.op != 'w', receives})
-	s.goOn()
+	s.sentOne(e, request{signaled, st.how&howSolicited != 0 && st.op != 'w', receives})
 	return nil
+}
+
+func (s *stage) sentOne(e *end, r request) {
+	e.sent = append(e.sent, r)
+	s.goOn()
 }
 
 func (s *stage) receive(e *end, size, bad int) {
@@ -618,6 +630,7 @@ const (
 	badRights
 	badRemoteKey
 	badRemoteBounds
+	badRemoteBelow
 )
 
 // end ends the connection in a way, and reports what both have seen.
@@ -633,25 +646,27 @@ func (s *stage) end(st step) error {
 	// What ends the connection comes behind what waits; but who ends it at once has that flushed. All
 	// that is over must be known to be: a last request that is not signaled is asked after.
 	for i, of := range s.ends {
-		for len(of.sent) > 0 && (how != "error" || of != e || of.used() != len(of.sent)) {
-			s.serve(s.ends[1-i], of)
-			if err := s.sync(); err != nil {
-				return err
-			}
+		wait := s.quietOf
+		if how == "error" && of == e {
+			wait = s.ask
 		}
-		if of.used() != len(of.sent) {
-			if err := s.send(step{side: i, op: 'w', n: 1, how: howSignaled}); err != nil {
-				return err
-			}
+		if err := wait(i, of); err != nil {
+			return err
 		}
 	}
 	if err := s.sync(); err != nil {
 		return err
 	}
+	at := 0
 	wrong := func(op byte, bad int) {
-		e.tell("send %c %d %d %d %d %d %d 1", op, e.ids, 0, max(st.size, 1), flagSignaled, 0, bad)
+		size := max(st.size, 1)
+		if op == 'f' || op == 'c' {
+			size = 8
+		}
+		e.tell("send %c %d %d %d %d %d %d 1", op, e.ids, 0, size, flagSignaled, at, bad)
 		e.tell("post")
 	}
+	op, sink := "wrfc"[st.n%4], "rfc"[st.n%3]
 	room := e.used() < e.depth[0]
 	switch {
 	case how == "error":
@@ -663,9 +678,31 @@ func (s *stage) end(st step) error {
 	case how == "bounds":
 		wrong("sw"[st.size%2], badBounds)
 	case how == "remote_key":
-		wrong("wr"[st.size%2], badRemoteKey)
+		wrong(op, badRemoteKey)
 	case how == "remote_bounds":
-		wrong("wr"[st.size%2], badRemoteBounds)
+		wrong(op, badRemoteBounds)
+	case how == "remote_below":
+		wrong(op, badRemoteBelow)
+	case how == "remote_rights":
+		access := accessAll &^ []int{accessWrite, accessRead, accessAtomic, accessAtomic}[st.n%4]
+		if err := s.renew(1-st.side, areaTarget, access, st.at%3); err != nil {
+			return err
+		}
+		wrong(op, 0)
+	case how == "misaligned":
+		at = atWords + 4
+		wrong("fc"[st.n%2], 0)
+	case how == "revoked":
+		if _, err := peer.ask("revoke"); err != nil {
+			return err
+		}
+		wrong(op, 0)
+	case how == "sink_key":
+		wrong(sink, badKey)
+	case how == "sink_bounds":
+		wrong(sink, badBounds)
+	case how == "sink_rights":
+		wrong(sink, badRights)
 	case peer.free > 0: // what follows needs the next receive
 		e.tell("disconnect")
 	default:

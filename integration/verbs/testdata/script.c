@@ -16,7 +16,10 @@
  *   want SENDS RECVS          polls until so many have completed since the beginning
  *   arm WHICH SOLICITED       asks for an event: of the CQ of sends, 0, or of receives, 1
  *   events N                  waits until so many have come since the beginning
- *   dereg WHICH               what is received to, 1, or what the peer writes to, 2
+ *   renew WHICH ACCESS HOW    registers an area of memory anew: HOW it does, RENEW_. Answers with the
+ *                             address and key
+ *   window TYPE ID            has the peer write to a window: such an answer
+ *   revoke                    takes what the peer writes to back: the window, or the area
  *   error, disconnect         end the connection
  *   over                      waits for its end, and flushes what is outstanding
  *   report                    answers with what has happened since the last time
@@ -31,10 +34,12 @@
 
 #define SLOT 16384 /* octets for a receive */
 #define SLOTS 16
-#define AREA (SLOTS * SLOT)
+#define AREA (2 * SLOTS * SLOT)
 
 enum { CONFIG_ONE_CQ = 1, CONFIG_SIGNAL_ALL = 2 };
-enum { BAD_KEY = 1, BAD_BOUNDS, BAD_RIGHTS, BAD_REMOTE_KEY, BAD_REMOTE_BOUNDS };
+enum { BAD_KEY = 1, BAD_BOUNDS, BAD_RIGHTS, BAD_REMOTE_KEY, BAD_REMOTE_BOUNDS,
+       BAD_REMOTE_BELOW };
+enum { RENEW_KEY, RENEW_ACCESS, RENEW_TRANSLATION };
 enum { FROM, INTO, TARGET, ANSWERS, AREAS };
 
 static FILE *in, *out;
@@ -42,6 +47,7 @@ static struct vt_pair pair;
 static struct vt_side *s;
 static char *area[AREAS];
 static struct ibv_mr *mr[AREAS];
+static struct ibv_mw *mw; /* of the target, for the peer */
 static uint64_t peer_addr;
 static uint32_t peer_key;
 static struct ibv_send_wr wrs[64];
@@ -75,12 +81,17 @@ __attribute__((format(printf, 1, 2))) static void answer(const char *format, ...
 	CHECK_EQ(fflush(out), 0);
 }
 
-static uint32_t digest(const char *p, size_t n)
+/* That of any octet changes it. */
+static uint64_t digest(const char *p, size_t n)
 {
-	uint32_t h = 2166136261u;
+	uint64_t k, w, h = n;
 
-	while (n--)
-		h = (h ^ (uint8_t)*p++) * 16777619u;
+	for (; n; n -= k, p += k) {
+		k = n < sizeof(w) ? n : sizeof(w);
+		w = 0;
+		memcpy(&w, p, k);
+		h = (h ^ w) * 0x100000001b3;
+	}
 	return h;
 }
 
@@ -89,7 +100,7 @@ static void objects(int sq, int rq, int inl, int how)
 	static const int access[AREAS] = {
 		[INTO] = IBV_ACCESS_LOCAL_WRITE, [ANSWERS] = IBV_ACCESS_LOCAL_WRITE,
 		[TARGET] = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-			   IBV_ACCESS_REMOTE_ATOMIC,
+			   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND,
 	};
 	struct vt_opts o = { .send_wr = sq, .recv_wr = rq, .inline_data = inl, .channel = true,
 			     .one_cq = how & CONFIG_ONE_CQ, .unsignaled = !(how & CONFIG_SIGNAL_ALL) };
@@ -144,6 +155,15 @@ static void connect_to(int port, int sq, int rq, int inl, int how)
 	opened();
 }
 
+static long len_of(const struct ibv_sge *sge, int n)
+{
+	long sum = 0;
+
+	while (n--)
+		sum += sge[n].length;
+	return sum;
+}
+
 static void add(char op, uint64_t id, long off, long len, int flags, long at, int bad, int n)
 {
 	struct ibv_send_wr *wr = &wrs[nwrs];
@@ -151,6 +171,7 @@ static void add(char op, uint64_t id, long off, long len, int flags, long at, in
 	bool answers = op == 'r' || op == 'f' || op == 'c';
 	struct ibv_mr *m = mr[bad == BAD_RIGHTS ? FROM : answers ? ANSWERS : FROM];
 	char *from = answers ? area[ANSWERS] : area[FROM];
+	uint32_t key;
 	int i;
 
 	CHECK(nwrs < 64 && n <= 4);
@@ -168,8 +189,12 @@ static void add(char op, uint64_t id, long off, long len, int flags, long at, in
 	wr->sg_list = sge;
 	wr->num_sge = n;
 	wr->send_flags = flags;
-	wr->wr.rdma.remote_addr = peer_addr + (bad == BAD_REMOTE_BOUNDS ? AREA : at);
-	wr->wr.rdma.rkey = bad == BAD_REMOTE_KEY ? peer_key ^ 0x5500 : peer_key;
+	at = bad == BAD_REMOTE_BELOW ? -8 : at;
+	if (bad == BAD_REMOTE_BOUNDS) /* but for what has to be aligned, by one */
+		at = op == 'f' || op == 'c' ? AREA : AREA - len_of(sge, n) + 1;
+	key = bad == BAD_REMOTE_KEY ? peer_key ^ 0x5500 : peer_key;
+	wr->wr.rdma.remote_addr = peer_addr + at;
+	wr->wr.rdma.rkey = key;
 	switch (op) {
 	case 's':
 		wr->opcode = IBV_WR_SEND;
@@ -192,7 +217,7 @@ static void add(char op, uint64_t id, long off, long len, int flags, long at, in
 	case 'c':
 		wr->opcode = op == 'f' ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
 		wr->wr.atomic.remote_addr = peer_addr + at;
-		wr->wr.atomic.rkey = peer_key;
+		wr->wr.atomic.rkey = key;
 		wr->wr.atomic.compare_add = id;
 		wr->wr.atomic.swap = ~id;
 		break;
@@ -250,7 +275,7 @@ static void completed(const struct ibv_wc *wc)
 	note(l, ":%u:%x:%x", wc->byte_len, wc->wc_flags, wc->wc_flags & IBV_WC_WITH_IMM ?
 	     ntohl(wc->imm_data) : 0);
 	if (wc->opcode == IBV_WC_RECV) /* wr_id counts receives: it says where it is */
-		note(l, ":%x", digest(area[INTO] + wc->wr_id % SLOTS * SLOT, wc->byte_len));
+		note(l, ":%lx", digest(area[INTO] + wc->wr_id % SLOTS * SLOT, wc->byte_len));
 }
 
 static int poll_once(int n)
@@ -340,12 +365,19 @@ static void report(void)
 	fprintf(out, "state %d sends%s recvs%s memory", vt_state(s->qp), happened[0].text,
 		happened[1].text);
 	for (i = 0; i < AREAS; i++)
-		fprintf(out, " %x", digest(area[i], AREA));
+		fprintf(out, " %lx", digest(area[i], AREA));
 	answer(" ");
 	for (i = 0; i < 2; i++) {
 		happened[i].n = 0;
 		happened[i].text[0] = 0;
 	}
+}
+
+static void no_window(void)
+{
+	if (mw)
+		CHECK_EQ(ibv_dealloc_mw(mw), 0);
+	mw = NULL;
 }
 
 static void close_all(void)
@@ -368,6 +400,7 @@ static void close_all(void)
 	}
 	rdma_destroy_qp(s->id);
 	s->qp = NULL;
+	no_window();
 	for (i = 0; i < AREAS; i++)
 		if (mr[i])
 			CHECK_EQ(ibv_dereg_mr(mr[i]), 0);
@@ -375,10 +408,65 @@ static void close_all(void)
 	answer("events %ld async%s", events, told);
 }
 
-static void dereg(int which)
+static void take_back(void)
 {
-	CHECK_EQ(ibv_dereg_mr(mr[which]), 0);
-	mr[which] = NULL;
+	if (mw) {
+		no_window();
+	} else {
+		CHECK_EQ(ibv_dereg_mr(mr[TARGET]), 0);
+		mr[TARGET] = NULL;
+	}
+	answer("ok");
+}
+
+static void renew(int which, int access, int how)
+{
+	if (which == TARGET)
+		no_window();
+	switch (how) {
+	case RENEW_KEY:
+		CHECK_EQ(ibv_dereg_mr(mr[which]), 0);
+		CHECK(mr[which] = ibv_reg_mr(s->pd, area[which], AREA, access));
+		break;
+	case RENEW_ACCESS:
+		CHECK_EQ(ibv_rereg_mr(mr[which], IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, access), 0);
+		break;
+	default:
+		CHECK_EQ(ibv_rereg_mr(mr[which], IBV_REREG_MR_CHANGE_TRANSLATION |
+				      IBV_REREG_MR_CHANGE_ACCESS, NULL, area[which], AREA, access), 0);
+	}
+	answer("%lu %u", (unsigned long)area[which], mr[which]->rkey);
+}
+
+/* Nothing else is outstanding. */
+static void window(int type, uint64_t id)
+{
+	struct ibv_mw_bind_info to = {
+		.mr = mr[TARGET], .addr = (uintptr_t)area[TARGET], .length = AREA,
+		.mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				   IBV_ACCESS_REMOTE_ATOMIC,
+	};
+	struct ibv_send_wr wr = { .wr_id = id, .opcode = IBV_WR_BIND_MW,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_mw_bind bind = { .wr_id = id, .send_flags = IBV_SEND_SIGNALED, .bind_info = to };
+	uint64_t late = vt_now_ms() + VT_PATIENCE;
+	long before = got[0];
+
+	no_window();
+	CHECK(mw = ibv_alloc_mw(s->pd, type));
+	if (type == IBV_MW_TYPE_1) {
+		CHECK_EQ(ibv_bind_mw(s->qp, mw, &bind), 0);
+	} else {
+		wr.bind_mw.mw = mw;
+		wr.bind_mw.rkey = mw->rkey = ibv_inc_rkey(mw->rkey);
+		wr.bind_mw.bind_info = to;
+		CHECK_EQ(ibv_post_send(s->qp, &wr, &bad), 0);
+	}
+	while (got[0] == before) {
+		poll_once(16);
+		CHECK(vt_now_ms() < late);
+	}
+	answer("%lu %u", (unsigned long)area[TARGET], mw->rkey);
 }
 
 static void to_error(void)
@@ -415,8 +503,12 @@ static void obey(const char *line)
 		CHECK_EQ(ibv_req_notify_cq(a[0] ? s->rcq : s->scq, a[1]), 0);
 	else if (!strcmp(word, "events"))
 		await_events(a[0]);
-	else if (!strcmp(word, "dereg"))
-		dereg(a[0]);
+	else if (!strcmp(word, "renew"))
+		renew(a[0], a[1], a[2]);
+	else if (!strcmp(word, "window"))
+		window(a[0], a[1]);
+	else if (!strcmp(word, "revoke"))
+		take_back();
 	else if (!strcmp(word, "error"))
 		to_error();
 	else if (!strcmp(word, "disconnect"))
