@@ -174,15 +174,18 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 	*) libs=; tests='$(VALGRIND_TESTS)';; esac; VRNIC_TEST_SANITIZE=$$s VRNIC_TEST_LIBS=$$libs \
 	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
 
-# Of `make direct`: the first seed, how many there are, and how many programs die.
+# Of `make direct`: the first seed, how many there are, how many programs die, and how often memory
+# is taken back.
 DIRECTSEED ?= 1000
 DIRECTSEEDS ?= 4000
 DIRECTKILLS ?= 10000
+DIRECTREVOCATIONS ?= 1000000
 
 .PHONY: direct
-direct: ## the direct path: random programs with it and without it, and programs that die
-	$(GO) test -count=1 -v -timeout 90m -run '^TestDirect(Random|Marks|Kills|DaemonKilled)$$' \
-	./integration/verbs -seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS)
+direct: ## the direct path: random programs, revocations, and programs that die
+	$(GO) test -count=1 -v -timeout 90m -run '^TestDirect(Random|Revoked|Marks|Kills|DaemonKilled)$$' \
+	./integration/verbs -seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS) \
+	-revocations $(DIRECTREVOCATIONS)
 
 .PHONY: impaired
 impaired: ## SCTP over a network that loses, reorders and doubles: a million messages

@@ -10,10 +10,7 @@
  */
 #include "vt.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 
 #define DEPTH 16
 #define LONGEST 8192 /* that goes directly; what has immediate data goes by the daemon */
@@ -127,39 +124,15 @@ static void look_for_end(int ms)
 	rdma_ack_cm_event(ev);
 }
 
-static void connect_both(void)
+static void run(void)
 {
 	struct vt_opts o = { .send_wr = DEPTH, .recv_wr = DEPTH, .one_cq = true,
 			     .len = 2 * DEPTH * LONGEST };
-	struct rdma_conn_param param = { 0 };
-	struct rdma_cm_event *ev;
-
-	s = me ? &pair.b : &pair.a;
-	if (me) {
-		vt_listen(&pair);
-		rec->port = rdma_get_src_port(pair.listen);
-		ev = vt_event(pair.lch, RDMA_CM_EVENT_CONNECT_REQUEST);
-		s->id = ev->id;
-		rdma_ack_cm_event(ev);
-		CHECK(s->ch = rdma_create_event_channel());
-		CHECK_EQ(rdma_migrate_id(s->id, s->ch), 0);
-	} else {
-		while (!rec->port)
-			usleep(1000);
-		vt_resolve(&pair, s, rec->port);
-	}
-	vt_objects(s, &o, false);
-	vt_qp(s, &o);
-	CHECK_EQ(me ? rdma_accept(s->id, &param) : rdma_connect(s->id, &param), 0);
-	vt_expect(s->ch, RDMA_CM_EVENT_ESTABLISHED, 0);
-}
-
-static void run(void)
-{
 	uint64_t late;
 	unsigned int i;
 
-	connect_both();
+	s = me ? &pair.b : &pair.a;
+	vt_meet(&pair, s, me, &o, &rec->port);
 	for (i = 1; !ended; i++) {
 		receive();
 		if (rnd(3))
@@ -188,21 +161,13 @@ static void run(void)
 int main(int argc, char **argv)
 {
 	const char *text = getenv("MARK");
-	struct sockaddr_in *sin[2] = { (void *)&vt_server, (void *)&vt_client };
-	int i, fd;
 
-	CHECK(argc == 2 && getenv("RECORD"));
+	CHECK(argc == 2);
 	me = argv[1][0] == 'b';
 	state = getpid();
-	fd = open(getenv("RECORD"), O_RDWR);
-	rec = mmap(NULL, sizeof(*rec), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(rec != MAP_FAILED);
+	rec = vt_record(sizeof(*rec));
 	if (text)
 		CHECK(sscanf(text, "%d %lu %d", &mark, &in_marks, &signal_no) == 3);
-	for (i = 0; i < 2; i++) {
-		sin[i]->sin_family = AF_INET;
-		CHECK_EQ(inet_pton(AF_INET, getenv("VT_SERVER"), &sin[i]->sin_addr), 1);
-	}
 	run();
 	return 0;
 }

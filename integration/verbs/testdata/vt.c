@@ -2,8 +2,10 @@
 #include "vt.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <time.h>
 
 struct sockaddr_storage vt_server, vt_client;
@@ -447,4 +449,44 @@ struct ibv_context *vt_open_device(void)
 	CHECK(ctx = ibv_open_device(list[0]));
 	ibv_free_device_list(list);
 	return ctx;
+}
+
+void vt_meet(struct vt_pair *p, struct vt_side *s, bool server, const struct vt_opts *o,
+	     volatile uint64_t *port)
+{
+	struct rdma_conn_param param = { .responder_resources = 16, .initiator_depth = 16 };
+	struct rdma_cm_event *ev;
+
+	if (server) {
+		if (!p->listen) {
+			vt_listen(p);
+			*port = rdma_get_src_port(p->listen);
+		}
+		ev = vt_event(p->lch, RDMA_CM_EVENT_CONNECT_REQUEST);
+		s->id = ev->id;
+		CHECK_EQ(rdma_ack_cm_event(ev), 0);
+		CHECK(s->ch = rdma_create_event_channel());
+		CHECK_EQ(rdma_migrate_id(s->id, s->ch), 0);
+	} else {
+		while (!*port)
+			usleep(1000);
+		vt_resolve(p, s, *port);
+	}
+	vt_objects(s, o, false);
+	vt_qp(s, o);
+	CHECK_EQ(server ? rdma_accept(s->id, &param) : rdma_connect(s->id, &param), 0);
+	vt_expect(s->ch, RDMA_CM_EVENT_ESTABLISHED, 0);
+}
+
+void *vt_record(size_t n)
+{
+	int fd = open(getenv("RECORD"), O_RDWR | O_CLOEXEC);
+	void *p;
+
+	parse_addr("VT_SERVER", &vt_server);
+	parse_addr("VT_CLIENT", &vt_client);
+	CHECK(fd >= 0);
+	CHECK((p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED);
+	CHECK_EQ(close(fd), 0);
+	return p;
 }

@@ -169,4 +169,13 @@ void vt_drain_async(struct ibv_context *ctx);
 int vt_state(struct ibv_qp *qp);
 struct ibv_context *vt_open_device(void); /* the first */
 
+/*
+ * Of two programs each has an end: b's is the server, and says its port to a. Both are done when
+ * they are connected. *port is 0 before, and stays.
+ */
+void vt_meet(struct vt_pair *p, struct vt_side *s, bool server, const struct vt_opts *o,
+	     volatile uint64_t *port);
+/* The file that $RECORD names, which they share. Takes $VT_SERVER and $VT_CLIENT, too. */
+void *vt_record(size_t n);
+
 #endif
