@@ -318,7 +318,11 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 		sent := d.counts[countMessages].Load()
 		back := head-done-1 < d.n && sent-d.sent < aRound
 		d.was, d.sent = done, sent
-		if prod-done <= d.n && !back {
+		most := d.n
+		if d.state == dirClosed && d.stamped(done) { // it died before it said that it has used that
+			most++
+		}
+		if prod-done <= most && !back {
 			head = done
 		} else {
 			d.spoilLocked(done, prod)

@@ -170,6 +170,30 @@ func TestPairDeath(t *testing.T) {
 	p.wantHead(9)
 }
 
+// One that has died between a stamp and DirRecvDone is not accused of what its peer has posted
+// since it had the message.
+func TestPairDeathBehindStamp(t *testing.T) {
+	for _, used := range []uint32{6, 1<<32 - 8} {
+		p := newPairTest(t, used)
+		d := &p.pair.Dirs[0]
+		d.Open()
+		p.word(abi.DirSeq).Store(1)
+		p.stamp(used)
+		p.stamp(used + 1)
+		p.word(abi.DirRecvDone).Store(used + 1)
+		p.post(used + 2 + pairDepth) // the receiver has had both
+		p.gone.Store(true)
+		d.Shut()
+		if !p.take() {
+			t.Fatal("no receive to flush")
+		}
+		p.wantHead(used + 3)
+		if len(p.bad) > 0 {
+			t.Error(p.bad)
+		}
+	}
+}
+
 // docs/direct.md#trust: more receives than there are cannot be used.
 func TestPairBad(t *testing.T) {
 	for _, done := range []uint32{3, 1 << 31, 1<<32 - 1, 1<<32 - 5} {
