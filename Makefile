@@ -183,8 +183,9 @@ DIRECTREVOCATIONS ?= 1000000
 
 .PHONY: direct
 direct: ## the direct path: random programs, revocations, and programs that die
-	$(GO) test -count=1 -v -timeout 90m -run '^TestDirect(Random|Revoked|Marks|Kills|DaemonKilled)$$' \
-	./integration/verbs -seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS) \
+	$(GO) test -count=1 -v -timeout 90m ./integration/verbs \
+	-run '^TestDirect(Random|Revoked|Marks|Stopped|Kills|DaemonKilled)$$' \
+	-seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS) \
 	-revocations $(DIRECTREVOCATIONS)
 
 .PHONY: impaired

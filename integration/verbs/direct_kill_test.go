@@ -46,6 +46,7 @@ type pairing struct {
 	program string
 	libs    string   // libibverbs with marks, in front of the others
 	wrap    []string // what the second is run by
+	lent    bool     // they reach each other's memory, too
 }
 
 func newPairing(t *testing.T, mode string, args ...string) *pairing {
@@ -61,7 +62,14 @@ func newPairing(t *testing.T, mode string, args ...string) *pairing {
 }
 
 // A told is what one of them has said: struct record of marked.c.
-type told struct{ posting, completed, received, marks, over uint64 }
+type told struct {
+	posting, completed, received, marks, over, reaching, reached, taking, taken uint64
+}
+
+const (
+	toldLen = 8 * 11
+	atTake  = 2*toldLen + 8
+)
 
 func toldBy(t *testing.T, path string) (r [2]told) {
 	t.Helper()
@@ -70,8 +78,8 @@ func toldBy(t *testing.T, path string) (r [2]told) {
 		t.Fatal(err)
 	}
 	for i := range r {
-		w := func(k int) uint64 { return binary.NativeEndian.Uint64(b[40*i+8*k:]) }
-		r[i] = told{w(0), w(1), w(2), w(3), w(4)}
+		w := func(k int) uint64 { return binary.NativeEndian.Uint64(b[toldLen*i+8*k:]) }
+		r[i] = told{w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7), w(8)}
 	}
 	return r
 }
@@ -91,6 +99,9 @@ func (p *pairing) begin(t *testing.T, who int, mark string) (ends [2]*process, p
 	for i, name := range []string{"a", "b"} {
 		env := append(p.cEnv(), "RECORD="+f.Name(), "VRNIC_SOCKET="+d.socket, "VRNIC_SYS=off",
 			"LD_LIBRARY_PATH="+p.libs+":"+libs)
+		if p.lent {
+			env = append(env, "LENT=1", "LD_PRELOAD="+filepath.Join(libs, "libvrnic-heap.so"))
+		}
 		if mark != "" && i == who {
 			env = append(env, "MARK="+mark)
 		}
@@ -137,14 +148,18 @@ func (p *pairing) ends(t *testing.T, ends [2]*process, path, what string) (r [2]
 // nothing of them afterwards.
 func TestDirectMarks(t *testing.T) {
 	p := newPairing(t, "user")
+	p.lend(t)
 	names := marks(t)
 	var passed uint64
 	for step := 1; step <= len(names); step++ {
 		t.Run(names[step-1], func(t *testing.T) {
 			for who := range 2 {
 				nth := 1 + rand.IntN(100)
-				if names[step-1] == "PAIR" {
+				switch names[step-1] {
+				case "PAIR", "TABLE", "MAPPED":
 					nth = 1
+				case "PART":
+					nth = 1 + rand.IntN(20)
 				}
 				t.Logf("end %d, for the %dth time", who, nth)
 				ends, path := p.begin(t, who, fmt.Sprint(step, nth, int(syscall.SIGKILL)))
@@ -171,6 +186,60 @@ func TestDirectMarks(t *testing.T) {
 	}
 }
 
+// lend has the programs reach each other's memory.
+func (p *pairing) lend(t *testing.T) {
+	t.Helper()
+	needHeap(t)
+	p.lent = true
+}
+
+// A program's memory is its own again only when a peer that stands still in the midst of a request
+// to it has gone on, or has died. The daemon answers meanwhile.
+func TestDirectStopped(t *testing.T) {
+	p := newPairing(t, "user")
+	p.lend(t)
+	for _, name := range []string{"ENTERED", "FOUND", "PART", "MOVED", "MODIFIED"} {
+		for _, then := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {
+			t.Run(fmt.Sprint(name, " ", then), func(t *testing.T) {
+				step := 1 + slices.Index(marks(t), name)
+				ends, path := p.begin(t, 0, fmt.Sprint(step, 1+rand.IntN(20), int(syscall.SIGSTOP)))
+				p.stopped(t, ends[0])
+				if ends[0].Ended() {
+					t.Fatalf("%s has ended: %+v", ends[0], toldBy(t, path))
+				}
+				p.takeBack(t, path)
+				p.server.in(t).show("qp")
+				time.Sleep(20 * time.Millisecond) // it must not return, however long that takes
+				if r := toldBy(t, path)[1]; r.taken != 0 {
+					t.Errorf("the memory is taken back while its peer stands still there: %+v", r)
+				}
+				ends[0].Signal(then)
+				proctest.Eventually(t, patience, "the memory is taken back", func() bool {
+					return toldBy(t, path)[1].taken == 1
+				})
+				p.ends(t, ends, path, name)
+				p.server.in(t).settle()
+			})
+		}
+	}
+}
+
+// takeBack has the second deregister what the first writes to, and waits until it is about to.
+func (p *pairing) takeBack(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{1}, atTake); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, patience, "memory is being taken back", func() bool {
+		return toldBy(t, path)[1].taking == 1
+	})
+}
+
 // stopped waits until a program stands still, or has ended.
 func (p *pairing) stopped(t *testing.T, e *process) {
 	t.Helper()
@@ -185,10 +254,12 @@ func TestDirectKills(t *testing.T) {
 	for mode, n := range map[string]int{"user": *directKills, "off": *directKills / 10} {
 		t.Run(mode, func(t *testing.T) {
 			p := newPairing(t, mode)
+			heap := os.Getenv("VRNIC_TEST_SANITIZE") == "" // else malloc is another's
 			names := marks(t)
 			var sent, died uint64
 			for k := range n {
 				who, mark := rand.IntN(2), ""
+				p.lent = heap && k%4 < 2
 				if k%2 == 0 && mode == "user" {
 					mark = fmt.Sprint(1+rand.IntN(len(names)), 1+rand.IntN(2000), int(syscall.SIGKILL))
 				}

@@ -422,6 +422,7 @@ static bool reach(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 
 	if (!move(d, w))
 		return false;
+	VRNIC_MARK(LEFT);
 	if (!w->signaled)
 		return true;
 	complete(d, w);

@@ -21,6 +21,14 @@ enum {
 	VRNIC_MARK_TAKEN,	/* the message is copied */
 	VRNIC_MARK_GIVEN_BACK,	/* its place in the slab is free */
 	VRNIC_MARK_PAIR,	/* the program has asked for the pair */
+	VRNIC_MARK_TABLE,	/* keys: the table is mapped */
+	VRNIC_MARK_MAPPED,	/* and memory */
+	VRNIC_MARK_ENTERED,	/* Writes, Reads, atomic operations: step 3 is done */
+	VRNIC_MARK_FOUND,	/* 4: the key */
+	VRNIC_MARK_PART,	/* 5: a part of a long copy, before 6 */
+	VRNIC_MARK_MOVED,	/* all of it */
+	VRNIC_MARK_MODIFIED,	/* an atomic operation, before its answer is stored */
+	VRNIC_MARK_LEFT,	/* 6, before the request is complete */
 	VRNIC_MARKS_END,
 };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mark.h"
 #include "remote.h"
 
 /* What goes so: longer operations are the daemon's, since who posts waits for the copy. */
@@ -96,6 +97,7 @@ static bool has_table(struct vrnic_remote *r)
 	}
 	r->gone = load_acquire(r->keys.gone);
 	r->ask_in = r->ask_every = 0;
+	VRNIC_MARK(TABLE);
 	return true;
 }
 
@@ -127,6 +129,7 @@ static bool map(struct vrnic_remote *r, uint32_t mem)
 	r->mapped[r->next] = m;
 	r->next = (r->next + 1) % MOST_MAPPED;
 	r->ask_in = r->ask_every = 0;
+	VRNIC_MARK(MAPPED);
 	return true;
 }
 
@@ -171,9 +174,13 @@ static char *enter(struct vrnic_remote *r, const struct vrnic_want *w)
 
 	if (!vrnic_pair_enter(r->out))
 		return NULL;
+	VRNIC_MARK(ENTERED);
 	at = look(r, w, &mem);
-	if (!at)
+	if (!at) {
 		vrnic_pair_leave(r->out);
+		return NULL;
+	}
+	VRNIC_MARK(FOUND);
 	return at;
 }
 
@@ -257,6 +264,10 @@ static bool transfer(struct vrnic_remote *r, const struct vrnic_want *w, const s
 			copy(&c, far + done, n, write);
 		else
 			copy_end(&c, far + done, n);
+		if (done + n < w->length)
+			VRNIC_MARK(PART);
+		else
+			VRNIC_MARK(MOVED);
 		if (done + n == w->length && write)
 			vrnic_pair_wrote(r->out, w->length);
 		else if (done + n == w->length)
@@ -295,6 +306,7 @@ static bool leave_word(struct vrnic_remote *r, const struct iovec *iov, uint64_t
 {
 	struct cursor c = { .iov = iov };
 
+	VRNIC_MARK(MODIFIED);
 	copy(&c, (char *)&old, sizeof(old), false);
 	vrnic_pair_modified(r->out);
 	vrnic_pair_leave(r->out);

@@ -1,6 +1,7 @@
 /*
  * One of two programs that send each other numbered messages for as long as they can, and say in a
- * file that they share with the test what they have sent and received:
+ * file that they share with the test what they have sent and received. With $LENT they also write to
+ * each other's memory, read it and add to it:
  *
  *   marked a|b
  *
@@ -15,19 +16,33 @@
 #define DEPTH 16
 #define LONGEST 8192 /* that goes directly; what has immediate data goes by the daemon */
 #define MESSAGES 3000
+#define FAR_LONG (300u << 10) /* is copied in three parts */
+#define FAR_SHORT 64
+#define FAR (1ull << 63) /* of the wr_id of what goes to the peer's memory */
 
 static struct record {
 	struct {
 		volatile uint64_t posting, completed, received, marks, over;
+		volatile uint64_t reaching, reached; /* of what goes to the peer's memory */
+		volatile uint64_t taking, taken;     /* deregistered what the peer writes to */
+		volatile uint64_t addr, key;
 	} of[2];
 	volatile uint64_t port;
+	volatile uint64_t take; /* the second is to */
 } *rec;
+
+/* What the peer reaches. Each of its Writes has but one number, which grows. */
+static struct far {
+	uint64_t count, words[FAR_SHORT / 8], many[FAR_LONG / 8];
+} *mine, *theirs; /* of theirs what is written, and has been read, and counts */
+static struct ibv_mr *mine_mr, *theirs_mr;
 
 static int me, mark, signal_no;
 static uint64_t in_marks;
 static struct vt_pair pair;
 static struct vt_side *s;
-static uint64_t posted_recvs, received, flushed_recvs, completed, flushed_sends;
+static uint64_t posted_recvs, received, flushed_recvs, completed, flushed_sends,
+	flushed_fars;
 static bool ended, daemon_gone;
 static uint32_t state;
 
@@ -61,13 +76,125 @@ static void receive(void)
 	}
 }
 
+static uint64_t outstanding(void)
+{
+	return rec->of[me].posting - completed - flushed_sends + rec->of[me].reaching -
+	       rec->of[me].reached - flushed_fars;
+}
+
+/* How many of the first n add to the peer's count. */
+static uint64_t adds(uint64_t n)
+{
+	return (n + 2) / 4;
+}
+
+/* Of four requests the second adds, and the third reads what the first has written. */
+static void reach(void)
+{
+	uint64_t m = rec->of[me].reaching, peer = rec->of[!me].addr;
+	struct far *f = &theirs[m % DEPTH];
+	struct ibv_sge sge = { (uintptr_t)f->words, FAR_SHORT, theirs_mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = FAR | m, .sg_list = &sge, .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	uint32_t i;
+
+	wr.wr.rdma.remote_addr = peer + offsetof(struct far, words);
+	wr.wr.rdma.rkey = rec->of[!me].key;
+	for (i = 0; i < FAR_SHORT / 8; i++)
+		f->words[i] = m + 1;
+	if (m % 4 == 1) {
+		sge = (struct ibv_sge){ (uintptr_t)&f->count, 8, theirs_mr->lkey };
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.remote_addr = peer + offsetof(struct far, count);
+		wr.wr.atomic.rkey = rec->of[!me].key;
+		wr.wr.atomic.compare_add = 1;
+	} else if (m % 4 == 2) {
+		wr.opcode = IBV_WR_RDMA_READ;
+	} else if (m % 32 == 3) {
+		for (i = 0; i < FAR_LONG / 8; i++)
+			f->many[i] = m + 1;
+		sge = (struct ibv_sge){ (uintptr_t)f->many, FAR_LONG, theirs_mr->lkey };
+		wr.wr.rdma.remote_addr = peer + offsetof(struct far, many);
+	}
+	rec->of[me].reaching = m + 1;
+	CHECK_EQ(ibv_post_send(s->qp, &wr, &bad), 0);
+}
+
+static void reached_one(uint64_t m)
+{
+	const struct far *f = &theirs[m % DEPTH];
+	int i;
+
+	CHECK_EQ(flushed_fars, 0);
+	CHECK_EQ(m, rec->of[me].reached);
+	if (m % 4 == 1) /* nobody else does, and each does once */
+		CHECK_EQ(f->count, adds(m));
+	if (m % 4 == 2)
+		for (i = 0; i < FAR_SHORT / 8; i++)
+			CHECK(f->words[i] >= m - 1 && f->words[i] <= rec->of[me].reaching);
+	rec->of[me].reached = m + 1;
+}
+
+/* Each word of p is from the last Write whose last word is there, or from one that has not ended. */
+static uint64_t look_at(const uint64_t *p, uint32_t n, uint64_t most)
+{
+	uint64_t last = p[n / 8 - 1];
+	uint32_t i;
+
+	for (i = 0; i < n / 8; i++)
+		CHECK(p[i] >= last && p[i] <= most);
+	return last;
+}
+
+/* What was complete for the peer is here. */
+static void look_at_mine(void)
+{
+	uint64_t done = rec->of[!me].reached, count, small, large, most;
+
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	count = mine->count;
+	small = look_at(mine->words, FAR_SHORT, UINT64_MAX);
+	large = look_at(mine->many, FAR_LONG, UINT64_MAX);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	most = rec->of[!me].reaching;
+	CHECK(count >= adds(done) && count <= adds(most));
+	/* the short Write before a request is three before it at most, the long one 31 */
+	CHECK((!done || small + 3 >= done) && small <= most);
+	CHECK((done < 4 || large + 32 > done) && large <= most);
+}
+
+static void lend(void)
+{
+	CHECK(mine = aligned_alloc(4096, (sizeof(*mine) + 4095) & ~4095ul));
+	CHECK(theirs = aligned_alloc(4096, (DEPTH * sizeof(*mine) + 4095) & ~4095ul));
+	memset(mine, 0, sizeof(*mine));
+	CHECK(mine_mr = ibv_reg_mr(s->pd, mine, sizeof(*mine), IBV_ACCESS_LOCAL_WRITE |
+				   IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				   IBV_ACCESS_REMOTE_ATOMIC));
+	CHECK(theirs_mr = ibv_reg_mr(s->pd, theirs, DEPTH * sizeof(*mine), IBV_ACCESS_LOCAL_WRITE));
+	rec->of[me].addr = (uintptr_t)mine;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	rec->of[me].key = mine_mr->rkey;
+}
+
+static void take_back(void)
+{
+	rec->of[me].taking = 1;
+	CHECK_EQ(ibv_dereg_mr(mine_mr), 0);
+	rec->of[me].taken = 1;
+}
+
 static void send_one(void)
 {
 	uint64_t n = rec->of[me].posting;
 	size_t at = n % DEPTH * LONGEST;
 
-	if (ended || n == MESSAGES || n - completed - flushed_sends == DEPTH)
+	if (ended || n == MESSAGES || outstanding() == DEPTH)
 		return;
+	if (mine && rec->of[!me].key && rnd(2)) {
+		reach();
+		return;
+	}
 	vt_fill(s->buf + at, length_of(n), n * 2 + me);
 	rec->of[me].posting = n + 1;
 	CHECK_EQ(vt_try_send(s, n, length_of(n) ? IBV_WR_SEND : IBV_WR_SEND_WITH_IMM, at, length_of(n),
@@ -82,6 +209,8 @@ static void completed_one(const struct ibv_wc *wc)
 		CHECK_EQ(wc->byte_len, length_of(received));
 		vt_verify(s->buf + (DEPTH + received % DEPTH) * LONGEST, wc->byte_len, received * 2 + !me);
 		rec->of[me].received = ++received;
+	} else if (wc->status == IBV_WC_SUCCESS && wc->wr_id & FAR) {
+		reached_one(wc->wr_id & ~FAR);
 	} else if (wc->status == IBV_WC_SUCCESS) {
 		CHECK_EQ(flushed_sends, 0);
 		CHECK_EQ(wc->wr_id, completed);
@@ -92,6 +221,8 @@ static void completed_one(const struct ibv_wc *wc)
 		if (wc->opcode & IBV_WC_RECV) {
 			CHECK_EQ(wc->status, IBV_WC_WR_FLUSH_ERR);
 			CHECK_EQ(wc->wr_id, received + flushed_recvs++);
+		} else if (wc->wr_id & FAR) {
+			CHECK_EQ(wc->wr_id & ~FAR, rec->of[me].reached + flushed_fars++);
 		} else {
 			CHECK_EQ(wc->wr_id, completed + flushed_sends++);
 		}
@@ -133,6 +264,8 @@ static void run(void)
 
 	s = me ? &pair.b : &pair.a;
 	vt_meet(&pair, s, me, &o, &rec->port);
+	if (getenv("LENT"))
+		lend();
 	for (i = 1; !ended; i++) {
 		receive();
 		if (rnd(3))
@@ -141,6 +274,8 @@ static void run(void)
 			poll();
 		if (i % 256 == 0)
 			look_for_end(0);
+		if (me && rec->take && !rec->of[me].taking)
+			take_back();
 		if (me == 0 && completed == MESSAGES) {
 			CHECK_EQ(rdma_disconnect(s->id), 0);
 			break;
@@ -148,13 +283,15 @@ static void run(void)
 	}
 	late = vt_now_ms() + VT_PATIENCE;
 	while (received + flushed_recvs < posted_recvs ||
-	       completed + flushed_sends < rec->of[me].posting) {
+	       outstanding()) {
 		poll();
 		if (vt_now_ms() > late)
 			FAIL("%lu receives: %lu received, %lu flushed; %lu sends: %lu completed, %lu flushed",
 			     posted_recvs, received, flushed_recvs, rec->of[me].posting, completed,
 			     flushed_sends);
 	}
+	if (mine)
+		look_at_mine();
 	rec->of[me].over = 1;
 }
 
