@@ -139,7 +139,7 @@ type end struct {
 	polled  [2]int    // of them, what the process has waited for
 	armed   [2]int    // for any, 1, or solicited ones, 2
 	events  int
-	reading bool // what it has read may not be written before that is over
+	read    int // requests up to its last Read: what that reads may not be written before it is over
 	chained int
 	ids     int
 }
@@ -326,7 +326,7 @@ func (s *stage) await(sends bool) error {
 	for _, e := range s.ends {
 		e.polled[1] = e.done[1]
 		if sends {
-			e.polled[0], e.known, e.reading = e.done[0], e.over, false
+			e.polled[0], e.known = e.done[0], e.over
 		}
 	}
 	return err
@@ -518,7 +518,7 @@ const (
 func (s *stage) send(st step) error {
 	e := s.ends[st.side]
 	full := func() bool {
-		return e.used() >= e.depth[0] || e.reading && (st.op == 'w' || st.op == 'i')
+		return e.used() >= e.depth[0] || e.read > e.known && (st.op == 'w' || st.op == 'i')
 	}
 	if full() {
 		if err := s.sync(); err != nil {
@@ -550,7 +550,7 @@ func (s *stage) send(st step) error {
 		receives = true
 		st.size = 0
 	case 'r':
-		e.reading = true
+		e.read = e.ids + 1
 	case 'f', 'c':
 		st.size, st.n = 8, 1
 	}
