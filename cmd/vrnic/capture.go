@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/trace"
 	"github.com/vrnic/vrnic/internal/terminal"
+	"github.com/vrnic/vrnic/internal/version"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -152,7 +153,7 @@ func (r *recording) run(ctx context.Context, client *shm.Client) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.open(&capture.Section{Version: version(), Ports: in.Ports, Names: names,
+	files, err := r.open(&capture.Section{Version: version.String(), Ports: in.Ports, Names: names,
 		Filter: r.filter.String(), Snap: r.snap})
 	if err != nil {
 		return err
@@ -398,7 +399,7 @@ func extcap(c *cli.Context) error {
 // extcapInterfaces lists the devices that have packets here; none without a daemon: Wireshark
 // starts all the same.
 func extcapInterfaces(c *cli.Context) error {
-	fmt.Fprintf(c.App.Writer, "extcap {version=%s}{display=virtual RNICs}\n", version())
+	fmt.Fprintf(c.App.Writer, "extcap {version=%s}{display=virtual RNICs}\n", version.String())
 	client, err := dial(c)
 	if err != nil {
 		return nil

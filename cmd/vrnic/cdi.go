@@ -35,8 +35,8 @@ func cdiCommand() *cli.Command {
 				"   podman run --device vrnic.io/rnic=vrnic0 IMAGE ibv_devices\n" +
 				"   podman run --device vrnic.io/rnic=all IMAGE ibv_devices\n\n" +
 				"An image needs nothing of vrnic's, only verbs programs for glibc 2.28 or later, or musl. " +
-				"What it needs is\nmounted: libraries, which are in a directory of this user's, and the daemon's\n" +
-				"socket. Do it again when devices have come or gone; a daemon that starts anew " +
+				"What it needs is\nmounted: libraries, which are in a directory of this user's, " +
+				"and the daemon's\nsocket. Do it again when devices have come or gone; a daemon that starts anew " +
 				"needs nothing.",
 			Flags: []cli.Flag{socketFlag(), &cli.StringFlag{Name: "output", Value: cdiOutput,
 				Usage: "write to `FILE`, whose name ends with .json or .yaml, or into a directory; - is " +

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/recorder"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/torture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
+	"github.com/vrnic/vrnic/internal/version"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/verbs/build"
@@ -226,7 +226,7 @@ func doctorCommand() *cli.Command {
 // examine looks at this host, this program and its daemon.
 func examine(c *cli.Context) []doctor.Finding {
 	h := doctor.ThisHost()
-	h.Version = fmt.Sprintf("%s abi %d.%d", version(), abi.Major, abi.Minor)
+	h.Version = fmt.Sprintf("%s abi %d.%d", version.String(), abi.Major, abi.Minor)
 	if libs, err := build.Libraries(false); err == nil {
 		h.Libraries = len(libs)
 	}
@@ -248,23 +248,9 @@ func versionCommand() *cli.Command {
 			if err := noArgs(c); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s abi %d.%d\n", version(), abi.Major, abi.Minor)
+			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s abi %d.%d\n", version.String(), abi.Major,
+				abi.Minor)
 			return err
 		},
 	}
-}
-
-// version is what this program is built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v += " " + s.Value
-		}
-	}
-	return v
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/internal/cpuprofile"
+	"github.com/vrnic/vrnic/internal/version"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
 )
@@ -179,7 +180,8 @@ func up(c *cli.Context) error {
 		return errors.Join(err, d.Close())
 	}
 	if scrapes != nil {
-		scrapes.Serve(metrics.NewCollector(d.Metrics), version(), cfg.Log.With(logs.Part, "metrics"))
+		scrapes.Serve(metrics.NewCollector(d.Metrics), version.String(),
+			cfg.Log.With(logs.Part, "metrics"))
 	}
 	names := make([]string, 0, len(cfg.Devices))
 	for _, device := range d.Devices() {

@@ -139,8 +139,8 @@ func TestMuslImage(t *testing.T) {
 	s.podman("import", "--quiet", tar, image)
 	for _, user := range []string{"0", "1000"} {
 		out := s.run(s.words("run", "--rm", "--network", "none", "--cgroups", "disabled", "--pull",
-			"never", "--user", user, "--device", "vrnic.io/rnic=all", "--env", "VT_SERVER=10.77.0.2", "--env",
-			"VT_CLIENT=10.77.0.3", image, "/bin/transfer", "sends", "writes_and_reads")...)
+			"never", "--user", user, "--device", "vrnic.io/rnic=all", "--env", "VT_SERVER=10.77.0.2",
+			"--env", "VT_CLIENT=10.77.0.3", image, "/bin/transfer", "sends", "writes_and_reads")...)
 		if !strings.Contains(out, "ok writes_and_reads") {
 			t.Errorf("as user %s it prints\n%s", user, out)
 		}

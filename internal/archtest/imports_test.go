@@ -158,7 +158,8 @@ var layers = map[string][]string{
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +
 			"internal/limitlog", module + "internal/cpuprofile", module + "internal/completion", module +
-			"internal/manual", module + "internal/terminal", module + "lab/torture",
+			"internal/manual", module + "internal/terminal", module +
+			"internal/version", module + "lab/torture",
 		module + "verbs", module + "verbs/build", module + "roce/packet"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/direct": {std, module + "rdma", module + "vnic", module + "shm/osmem",
@@ -207,6 +208,7 @@ var layers = map[string][]string{
 	"internal/completion": {std, cli},
 	"internal/manual":     {std, cli},
 	"internal/terminal":   {std, sys},
+	"internal/version":    {std},
 	"internal/limitlog":   {std, "golang.org/x/time"},
 	"internal/crc32c":     {std, sys, module + "internal/crcfold"},
 	"internal/crcfold":    {std, sys},

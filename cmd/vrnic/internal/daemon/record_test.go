@@ -46,10 +46,9 @@ func recorded(t *testing.T, c *shm.Client, f func(), devices ...string) []byte {
 	return b.Bytes()
 }
 
-// What connections of a daemon do, over each transport, is played again without a difference, with
-// what became of requests and what programs have called.
-func TestRecord(t *testing.T) {
-	d := daemontest.Start(t, func(c *daemon.Config) {
+// withRoCE adds two devices of RoCE, roce0 and roce1, to a daemon's.
+func withRoCE(t *testing.T) func(c *daemon.Config) {
+	return func(c *daemon.Config) {
 		for _, s := range []string{"roce0,addr=10.77.0.4/24,transport=roce",
 			"roce1,addr=10.77.0.5/24,transport=roce"} {
 			spec, err := daemon.ParseDevice(s)
@@ -58,7 +57,13 @@ func TestRecord(t *testing.T) {
 			}
 			c.Devices = append(c.Devices, spec)
 		}
-	})
+	}
+}
+
+// What connections of a daemon do, over each transport, is played again without a difference, with
+// what became of requests and what programs have called.
+func TestRecord(t *testing.T) {
+	d := daemontest.Start(t, withRoCE(t))
 	c := d.Dial()
 	for _, tt := range []struct {
 		name, from, to string

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
-	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/trace"
 	"github.com/vrnic/vrnic/rdma"
@@ -80,16 +79,7 @@ func TestTrace(t *testing.T) {
 		{"roce", "roce0", "roce1", false, true}, {"loop", "vrnic0", "vrnic0", false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := daemontest.Start(t, func(c *daemon.Config) {
-				for _, s := range []string{"roce0,addr=10.77.0.4/24,transport=roce",
-					"roce1,addr=10.77.0.5/24,transport=roce"} {
-					spec, err := daemon.ParseDevice(s)
-					if err != nil {
-						t.Fatal(err)
-					}
-					c.Devices = append(c.Devices, spec)
-				}
-			})
+			d := daemontest.Start(t, withRoCE(t))
 			c := d.Dial()
 			a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), tt.from), 1<<16)
 			b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), tt.to), 1<<16)

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/onlookers"
+	"github.com/vrnic/vrnic/internal/version"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic/record"
@@ -34,7 +34,7 @@ const lastTime = 2 * time.Second
 // Begin begins to record. If that succeeds Conn is its own.
 func Begin(set *onlookers.Set, cfg *Config) error {
 	return set.Begin(func() (run, end func(), err error) {
-		r := record.New(record.Meta{Version: version(), Devices: cfg.Names})
+		r := record.New(record.Meta{Version: version.String(), Devices: cfg.Names})
 		stop, err := attach(r, cfg)
 		if err != nil {
 			return nil, nil, err
@@ -120,19 +120,4 @@ func (c *calls) call(call *server.Call) {
 		}
 	}
 	p.Call(uint16(call.Op), errno, call.Request, call.Reply, why)
-}
-
-// version is that of this vrnic, and what it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v += " " + s.Value
-		}
-	}
-	return v
 }
