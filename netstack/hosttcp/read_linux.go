@@ -37,15 +37,17 @@ type inbound struct {
 	got    int // of reading
 	gotErr error
 
-	slice slice.Usual // the watcher's
-	waits bool        // it waits for idle
+	slice slice.Usual      // the watcher's
+	quiet bool             // of quieten, too
+	low   func(fd uintptr) // sets what quieten has chosen
+	waits bool             // it waits for idle
 	idle  chan struct{}
 	ended bool
 }
 
 func (r *inbound) init(c *Conn) {
 	r.c, r.idle = c, make(chan struct{}, 1)
-	r.ready, r.reading, r.moreFunc = r.look, r.readSocket, r.more
+	r.ready, r.reading, r.moreFunc, r.low = r.look, r.readSocket, r.more, r.setLow
 }
 
 // readSocket is for RawConn.Control. Go's scheduler is not told of the call, which does not wait.
@@ -125,12 +127,38 @@ func (r *inbound) look(uintptr) bool {
 // not come to the end of is nobody else's.
 func (r *inbound) more() bool {
 	r.slice.Share()
+	r.quieten(true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dry && r.readLocked() {
 		r.fresh = true
 	}
 	return r.fresh
+}
+
+// lookedFor is how many octets may wait in the kernel without a thread being woken for them, while
+// the watcher looks for them anyway.
+const lookedFor = 32 << 10
+
+// quieten has the kernel not tell Go's poller of a few octets, while the watcher looks for them
+// again and again. Else each message wakes the thread that waits in the poller, which finds that
+// nobody waits for it: half of a round trip where all ends share a processor. Of more octets, of a
+// FIN and of errors it tells.
+func (r *inbound) quieten(quiet bool) {
+	if r.quiet != quiet {
+		r.quiet = quiet
+		_ = r.c.raw.Control(r.low) // an error: it is closed
+	}
+}
+
+// setLow is for RawConn.Control. When the kernel is to tell of all octets again, it tells of those
+// that are there.
+func (r *inbound) setLow(fd uintptr) {
+	low := 1
+	if r.quiet {
+		low = lookedFor
+	}
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, low) // best effort
 }
 
 // watch is the watcher.
@@ -140,6 +168,7 @@ func (r *inbound) watch() {
 			r.c.bring()
 		}
 		r.slice.End()
+		r.quieten(false)
 		if !r.await() {
 			return
 		}
