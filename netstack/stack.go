@@ -131,7 +131,7 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	s.ports.Clock = s.st.Clock()
 	s.mirror.l = s.link
 	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send, Ports: &s.ports,
-		Show: func(f *frame.Frame) { s.link.at.Show(f) }})
+		Own: func(f *frame.Frame) (taken bool) { return s.link.at.ToItself(f) }})
 	s.link.udp, s.link.st = s.udp, s.st
 	s.link.setOwn(c.Addrs)
 	if err = s.tcp.Tune(); err == nil {

@@ -11,8 +11,14 @@ import (
 )
 
 // A verbs program gets all its data, and compares them, on a network that loses, doubles, reorders
-// and spoils packets, and knows nothing of it but the time.
+// and spoils packets, and knows nothing of it but the time: between two devices, and within one.
 func TestImpairedPingpong(t *testing.T) {
+	for _, peer := range []string{"rocep1", "rocep0"} {
+		t.Run(peer, func(t *testing.T) { impairedPingpong(t, peer) })
+	}
+}
+
+func impairedPingpong(t *testing.T, peer string) {
 	need(t, "ibv_rc_pingpong")
 	d := up(t, nil, "--device", "rocep0,addr=10.78.0.2/24,mtu=4200,transport=roce", "--device",
 		"rocep1,addr=10.78.0.3/24,mtu=4200,transport=roce")
@@ -24,7 +30,7 @@ func TestImpairedPingpong(t *testing.T) {
 	line := "ibv_rc_pingpong -p " + port + " -g 1 -c -n 150 -s 8192"
 	server := d.startOn("rocep0", strings.Fields(line)...)
 	listensTCP(t, server)
-	client := d.startOn("rocep1", strings.Fields(line+" 127.0.0.1")...)
+	client := d.startOn(peer, strings.Fields(line+" 127.0.0.1")...)
 	client.succeed(2*time.Minute, `^\d+ bytes in [\d.]+ seconds`, "!invalid data")
 	server.succeed(2*time.Minute, "!invalid data")
 	rows, err := d.client.List("impair")

@@ -50,16 +50,27 @@ func (v *Diversion) End() {
 // checksums, and remains the caller's.
 func (v *Diversion) Pass(f *frame.Frame, in bool) {
 	a := v.at
-	if !in {
-		if a.out.Enter() {
-			defer a.out.Leave()
-			a.transmitOne(f, nil, a.aside.Load())
-		}
+	dst, src := f.Addresses()
+	switch own := src == dst && dst == a.MAC; {
+	case own:
+		v.passBack(f, in)
+	case !in && a.out.Enter():
+		defer a.out.Leave()
+		a.transmitOne(f, nil, a.aside.Load())
+	case in && a.in.Enter():
+		defer a.in.Leave()
+		a.forward(f, dst, nil)
+	}
+}
+
+// passBack is Pass for what the port sends to itself, of which the taps were shown all there is.
+func (v *Diversion) passBack(f *frame.Frame, in bool) {
+	a := v.at
+	if !a.out.Enter() {
 		return
 	}
-	if a.in.Enter() {
-		defer a.in.Leave()
-		dst, _ := f.Addresses()
-		a.forward(f, dst, nil)
+	defer a.out.Leave()
+	if x := a.aside.Load(); !in || x == nil || !x.take(f, false) {
+		a.port.Transmit(f, nil)
 	}
 }

@@ -36,11 +36,23 @@ func (s *Switch) Tap(name string, t Tap) (remove func(), err error) {
 	}, nil
 }
 
-// Show shows the taps a frame that the port sends to itself, past the switch.
+// Show shows the taps a frame that the port has sent to itself, past the switch.
 func (a *Attachment) Show(f *frame.Frame) {
 	if x := a.aside.Load(); x != nil {
 		x.see(f, true)
 	}
+}
+
+// ToItself is Show for a frame that the port is about to send to itself: as it goes out, and as it
+// comes in, a Detour may take it. It reports whether one has; then the port gets it by Transmit, or
+// never. f remains the caller's.
+func (a *Attachment) ToItself(f *frame.Frame) (taken bool) {
+	x := a.aside.Load()
+	if x == nil {
+		return false
+	}
+	x.see(f, true)
+	return x.take(f, true) || x.take(f, false)
 }
 
 // PortOf is the name of the port that has m as its own address; "": none has.

@@ -36,7 +36,7 @@ type Config struct {
 	MAC   frame.MAC                               // of the interface
 	MTU   func() uint32                           // of the interface, in octets of an IP packet
 	Send  func(*frame.Frame, *ethswitch.Delivery) // to the switch; it releases the frame
-	Show  func(*frame.Frame)                      // to who looks at what the stack sends to itself
+	Own   func(*frame.Frame) (taken bool)         // what the stack sends to itself may be taken
 	Ports *ports.Table                            // those of the stack that are in use
 }
 

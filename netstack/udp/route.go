@@ -309,8 +309,9 @@ func (r *Route) ethernet(b []byte) {
 // deliver hands f to those of this stack that it is for, and sends it.
 func (r *Route) deliver(f *frame.Frame, d *ethswitch.Delivery) {
 	h := r.s.host
-	if r.own {
-		h.cfg.Show(f)
+	if r.own && h.cfg.Own(f) {
+		f.Release()
+		return
 	}
 	if r.own || r.group {
 		var p frame.Packet

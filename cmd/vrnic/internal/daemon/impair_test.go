@@ -122,10 +122,11 @@ func TestImpairDevice(t *testing.T) {
 		"iwarp": daemontest.Devices,
 		"roce": {"vrnic0,addr=10.77.0.2/24,transport=roce,mtu=4200",
 			"vrnic1,addr=10.77.0.3/24,transport=roce,mtu=4200"},
+		"roce, within the device": {"vrnic0,addr=10.77.0.2/24,transport=roce,mtu=4200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := daemontest.Start(t, devices(t, specs...))
-			a, b := near(t, d, "vrnic0", "vrnic1", false)
+			a, b := near(t, d, "vrnic0", fmt.Sprint("vrnic", len(specs)-1), false)
 			echo(t, a, b, 3, short)
 			disturbed(t, d, a, b, "vrnic0")
 			if name == "iwarp" {
@@ -141,12 +142,16 @@ func TestImpairDevice(t *testing.T) {
 
 // What is done to the packets of a queue pair is done to those of no other.
 func TestImpairQP(t *testing.T) {
-	for transport, v6 := range map[string]bool{"iwarp": true, "roce": false} {
+	for _, tt := range []struct {
+		transport, peer string
+		v6              bool
+	}{{"iwarp", "vrnic1", true}, {"roce", "vrnic1", false}, {"roce", "vrnic0", true}} {
+		transport := tt.transport
 		d := daemontest.Start(t, devices(t,
 			"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64,transport="+transport,
 			"vrnic1,addr=10.77.0.3/24,addr=fd77::3/64,transport="+transport))
-		a, b := near(t, d, "vrnic0", "vrnic1", v6)
-		x, y := near(t, d, "vrnic0", "vrnic1", v6)
+		a, b := near(t, d, "vrnic0", tt.peer, tt.v6)
+		x, y := near(t, d, "vrnic0", tt.peer, tt.v6)
 		name := fmt.Sprintf("vrnic0/%d", a.QP.Num())
 		mustChange(t, d, shm.Set, "impair", "both 7 "+name+"\nloss 100%")
 		echo(t, x, y, 5, short)
@@ -159,6 +164,14 @@ func TestImpairQP(t *testing.T) {
 		a.WantStatus("what was lost comes again", 2, 0)
 		b.WantStatus("what was lost comes again", 1, 0)
 		mustChange(t, d, shm.Set, "impair", "out 7 "+name+"\ndelay 1ms")
+		if tt.peer == "vrnic0" { // the one way only, of what goes both ways within the device
+			if took := echo(t, a, b, 3, short); took < 3*time.Millisecond {
+				t.Errorf("three rounds with a delay of 1 ms took %v", took)
+			}
+			if i := impairments(t, d)[name+" out"]; i.Packets == 0 || i.Packets > 20 {
+				t.Errorf("of three rounds %d packets are the queue pair's", i.Packets)
+			}
+		}
 		if err := a.QP.Close(); err != nil {
 			t.Fatal(err)
 		}

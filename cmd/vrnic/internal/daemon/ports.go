@@ -602,11 +602,11 @@ func (d *device) packetsOf(qpn uint32) (p qpPackets, err error) {
 		case !connected && i.Transport == "":
 			return p, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
 				"is known then", qpn, d.spec.Name)
-		case slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool {
+		case !connected && slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool {
 			return a.Addr() == p.remote.Addr()
 		}):
-			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device: they copy, "+
-				"and send no packets", qpn, d.spec.Name)
+			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device of iWARP: "+
+				"what they say to each other does not leave its stack", qpn, d.spec.Name)
 		}
 		return p, nil
 	}
