@@ -14,8 +14,9 @@ import (
 )
 
 // This file has the direct path: a Send to a program of the same user is put into memory that the
-// two have in common, and the receiver copies it when it polls. The daemon says whether that may
-// be, and has all else: docs/direct.md.
+// two have in common, and the receiver copies it when it polls; what goes to the peer's memory by a
+// key goes there at once (remote.go). The daemon says whether that may be, and has all else:
+// docs/direct.md.
 
 const (
 	// longestDirect is what goes so: longer messages are the daemon's.
@@ -48,10 +49,12 @@ type directPath struct {
 	ringed            uint32 // the last request that went by the ring and completes, and one
 	rings             bool   // the bell is to be rung for what was sent
 	from              regionFinder
+	remote            *ring.PairRemote
+	segs              [abi.MaxSGE][]byte // of the request that is posted
 
-	// Sends that completed here, in a ring of as many as the send queue has slots. Who posts has
+	// Requests that completed here, in a ring of as many as the send queue has slots. Who posts has
 	// sentProd, who polls sentCons.
-	sent               []directSend
+	sent               []directSent
 	sentProd, sentCons atomic.Uint32
 
 	// The lock of the send CQ guards this.
@@ -64,10 +67,12 @@ type directPath struct {
 	bad   bool   // nothing comes any more: what is outstanding is flushed
 }
 
-// A directSend is a Send that is done, until it is polled.
-type directSend struct {
-	id    uint64
-	after uint32 // the last request before it that goes by the ring and completes, and one
+// A directSent is a request that is done, until it is polled.
+type directSent struct {
+	id     uint64
+	after  uint32 // the last request before it that goes by the ring and completes, and one
+	octets uint32 // of what came in
+	op     rdma.WCOpcode
 }
 
 // saidWho shows the daemon the namespaces of this process, once, and reports whether it has seen
@@ -140,8 +145,9 @@ func (q *queuePair) askDirect() error {
 		return c.die(goneBecause(err))
 	}
 	d := &directPath{qp: q, mem: mem, from: regionFinder{table: &q.pd.regions},
-		sent: make([]directSend, len(q.sq.wrs))}
+		sent: make([]directSent, len(q.sq.wrs))}
 	if d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize); err == nil {
+		d.remote = ring.NewPairRemote(d.out, d)
 		err = q.attach(d)
 	}
 	if err != nil {
@@ -201,10 +207,27 @@ func (q *compQueue) manyDirect() bool {
 // lock is held.
 func (d *directPath) outstanding() uint32 { return d.sentProd.Load() - d.sentCons.Load() }
 
-// send sends w, of so many octets, if that can be done here. The send queue's lock is held.
+// post does w, of so many octets, if that can be done here. The send queue's lock is held.
+func (d *directPath) post(w *abi.SendWQE, octets uint64, signaled bool) bool {
+	if !d.out.IsOpen() || !d.qp.m.SQ.Committed() {
+		return false
+	}
+	switch rdma.Opcode(w.Op) {
+	case rdma.OpSend:
+		return d.send(w, octets, signaled)
+	case rdma.OpWrite, rdma.OpRead, rdma.OpCompareSwap, rdma.OpFetchAdd:
+		return d.reach(w, octets, signaled)
+	default:
+		return false
+	}
+}
+
 func (d *directPath) send(w *abi.SendWQE, octets uint64, signaled bool) bool {
-	if rdma.Opcode(w.Op) != rdma.OpSend || octets > longestDirect || !d.out.IsOpen() ||
-		!d.qp.m.SQ.Committed() || !d.may() && !d.await() {
+	if octets > longestDirect || !d.may(true) && !d.await(true) {
+		return false
+	}
+	segs := d.gather(w, 0)
+	if segs == nil {
 		return false
 	}
 	n := uint32(octets)
@@ -212,58 +235,61 @@ func (d *directPath) send(w *abi.SendWQE, octets uint64, signaled bool) bool {
 	if to == nil {
 		return false
 	}
-	if !d.gather(to, w) {
-		d.out.Cancel()
-		return false
+	for _, b := range segs {
+		to = to[copy(to, b):]
 	}
-	own := false
 	if signaled { // before the stamp: an answer comes after it
-		i := d.sentProd.Load()
-		d.sent[i&uint32(len(d.sent)-1)] = directSend{id: w.WRID, after: d.ringed}
-		d.sentProd.Store(i + 1)
+		d.complete(w, 0)
 	}
 	solicited := w.Flags&abi.SQSolicited != 0
 	d.out.End(n, solicited)
-	if signaled { // behind the stamp, which a fence follows, as all that is stored atomically
-		own = d.qp.sendCQ.wanted.Load() != 0
-	}
+	// Behind the stamp, which a fence follows, as all that is stored atomically.
+	own := signaled && d.qp.sendCQ.wanted.Load() != 0
 	if d.out.Wanted(solicited, own) {
 		d.rings = true
 	}
 	return true
 }
 
-// gather copies the octets of w; false leaves it to the daemon.
-func (d *directPath) gather(to []byte, w *abi.SendWQE) bool {
-	if w.Flags&abi.SQInline != 0 {
-		copy(to, w.Inline())
-		return true
-	}
-	for i := range w.SGEs() {
-		b, ok := d.from.octets(&w.SGE[i], 0)
-		if !ok {
-			return false
-		}
-		to = to[copy(to, b):]
-	}
-	return true
+// complete records w as complete, with so many octets that came in.
+func (d *directPath) complete(w *abi.SendWQE, octets uint32) {
+	i := d.sentProd.Load()
+	d.sent[i&uint32(len(d.sent)-1)] = directSent{id: w.WRID, after: d.ringed, octets: octets,
+		op: sendOps[w.Op].wc}
+	d.sentProd.Store(i + 1)
 }
 
-// may reports whether the direction is the sender's, and a receive seems to be posted.
-func (d *directPath) may() bool {
+// gather finds the octets of w; nil leaves it to the daemon.
+func (d *directPath) gather(w *abi.SendWQE, access rdma.Access) [][]byte {
+	if w.Flags&abi.SQInline != 0 {
+		d.segs[0] = w.Inline()
+		return d.segs[:1]
+	}
+	for i := range w.SGEs() {
+		var ok bool
+		if d.segs[i], ok = d.from.octets(&w.SGE[i], access); !ok {
+			return nil
+		}
+	}
+	return d.segs[:w.NumSGE]
+}
+
+// may reports whether the direction is the sender's and, if that is needed, a receive seems to be
+// posted.
+func (d *directPath) may(room bool) bool {
 	sq := &d.qp.m.SQ
-	return sq.Done() == sq.Posted() && d.out.HasRoom()
+	return sq.Done() == sq.Posted() && (!room || d.out.HasRoom())
 }
 
 // await waits a bounded time for it to be so, and reports whether it is.
-func (d *directPath) await() bool {
+func (d *directPath) await(room bool) bool {
 	if d.waitIn != 0 {
 		d.waitIn--
 		return false
 	}
 	for range waitYields {
 		for range waitLooks {
-			if d.may() {
+			if d.may(room) {
 				d.waitEvery = 0
 				return true
 			}
@@ -339,7 +365,7 @@ func (d *directPath) look(most uint32) {
 	}
 }
 
-// sends takes Sends that have completed here.
+// sends takes requests that have completed here.
 func (d *directPath) sends(wc []rdma.WC) (n int) {
 	cons, prod := d.sentCons.Load(), d.sentProd.Load()
 	if cons == prod {
@@ -350,7 +376,7 @@ func (d *directPath) sends(wc []rdma.WC) (n int) {
 		if int32(d.polled-s.after) < 0 {
 			break
 		}
-		wc[n] = rdma.WC{ID: s.id, Op: rdma.WCSend, QPN: d.qp.num}
+		wc[n] = rdma.WC{ID: s.id, Op: s.op, QPN: d.qp.num, ByteLen: s.octets}
 		n++
 		cons++
 	}

@@ -219,7 +219,7 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	}
 	signaled := q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0
 	d := q.direct
-	if d != nil && d.send(w, octets, signaled) {
+	if d != nil && d.post(w, octets, signaled) {
 		return nil
 	}
 	i := q.m.SQ.Posted()

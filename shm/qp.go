@@ -256,6 +256,7 @@ func (q *queuePair) Close() error {
 	q.mem.Release()
 	q.mem, q.rq.ring = nil, nil
 	if q.direct != nil {
+		q.direct.remote.Close()
 		q.direct.mem.Release()
 		q.direct, q.rq.in = nil, nil
 	}

@@ -33,3 +33,14 @@ func Words(mem []byte, off, n uint32) []atomic.Uint32 {
 	first := Word(mem[:off+4*n:len(mem)], off)
 	return unsafe.Slice(first, n)
 }
+
+// LastWord is how many octets at the end of n > 0 at addr are written behind the others, and at
+// once: the longest aligned word that ends there. Programs poll the last octet, or a word:
+// docs/decisions.md#V16.
+func LastWord(addr uint64, n int) int {
+	k := 8
+	for k > n || (addr+uint64(n))%uint64(k) != 0 {
+		k /= 2
+	}
+	return k
+}

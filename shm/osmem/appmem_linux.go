@@ -150,7 +150,7 @@ func (a *AppMem) copyFD(p []byte, addr uint64, dir copyDir) error {
 		return whole(n, len(p), err)
 	}
 	if dir == copyLast {
-		if n := len(p) - lastWord(addr, len(p)); n > 0 {
+		if n := len(p) - abi.LastWord(addr, len(p)); n > 0 {
 			k, err := pwriteRetry(a.fd, p[:n], addr)
 			if err := whole(k, n, err); err != nil {
 				return err
@@ -160,17 +160,6 @@ func (a *AppMem) copyFD(p []byte, addr uint64, dir copyDir) error {
 	}
 	n, err := pwriteRetry(a.fd, p, addr)
 	return whole(n, len(p), err)
-}
-
-// lastWord is how many octets at the end of n > 0 at addr are copied behind the others, and at
-// once: the longest aligned word that ends there. Programs poll the last octet, or a word:
-// docs/decisions.md#V16.
-func lastWord(addr uint64, n int) int {
-	k := 8
-	for k > n || (addr+uint64(n))%uint64(k) != 0 {
-		k /= 2
-	}
-	return k
 }
 
 func whole(n, want int, err error) error {

@@ -52,7 +52,7 @@ func (m *Memory) WriteAt(p []byte, off uint64) error { return m.copy(p, off, tru
 // WriteLast is WriteAt for the end of a message: whoever sees the last octet of p sees all of it.
 func (m *Memory) WriteLast(p []byte, off uint64) error {
 	if n := len(p); m.shared != nil && n > 0 {
-		n -= lastWord(m.off+off, n) // the mapping begins at a page
+		n -= abi.LastWord(m.off+off, n) // the mapping begins at a page
 		if err := m.copy(p[:n], off, true); err != nil {
 			return err
 		}

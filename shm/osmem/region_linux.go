@@ -3,6 +3,7 @@ package osmem
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -63,7 +64,11 @@ func newRegion(name string, size int, free func(), seals int) (_ *Region, fd int
 
 // MapRegion maps size octets of fd. The mapping does not need the fd any more.
 func MapRegion(fd, size int, free func()) (*Region, error) {
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return mapRegion(fd, size, unix.PROT_READ|unix.PROT_WRITE, free)
+}
+
+func mapRegion(fd, size, prot int, free func()) (*Region, error) {
+	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
@@ -88,26 +93,55 @@ const maxDaemonMem = 1 << 30
 // minSize octets at least.
 func MapSealed(fd, minSize int) (*Region, error) {
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("shm: memory from the daemon: %w", os.NewSyscallError("fstat", err))
+	size, err := sealedSize(fd, minSize, maxDaemonMem)
+	if err != nil {
+		return nil, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errors.New("shm: memory from the daemon is not a regular file")
-	}
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, errors.New("shm: memory from the daemon is not sealed against shrinking")
-	}
-	if st.Size < int64(minSize) || st.Size > maxDaemonMem {
-		return nil, fmt.Errorf("shm: memory from the daemon has %d octets, want %d to %d", st.Size,
-			minSize, maxDaemonMem)
-	}
-	r, err := MapRegion(fd, int(st.Size), nil)
+	r, err := MapRegion(fd, size, nil)
 	if err != nil {
 		return nil, fmt.Errorf("shm: memory from the daemon: %w", err)
 	}
 	return r, nil
+}
+
+// MapPeers is MapSealed for what another program has lent, or is told of it: whole pages, of any
+// size, for writing too if write is set. It is left out of core dumps of this process.
+func MapPeers(fd, minSize int, write bool) (*Region, error) {
+	defer unix.Close(fd)
+	size, err := sealedSize(fd, minSize, math.MaxInt/2)
+	if err != nil {
+		return nil, err
+	}
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	r, err := mapRegion(fd, PageUp(size), prot, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.KeepFromDumps()
+	return r, nil
+}
+
+// sealedSize is that of memory from the daemon that cannot shrink.
+func sealedSize(fd, least, most int) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("shm: memory from the daemon: %w", os.NewSyscallError("fstat", err))
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, errors.New("shm: memory from the daemon is not a regular file")
+	}
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return 0, errors.New("shm: memory from the daemon is not sealed against shrinking")
+	}
+	if st.Size < int64(least) || st.Size > int64(most) {
+		return 0, fmt.Errorf("shm: memory from the daemon has %d octets, want %d to %d", st.Size, least,
+			most)
+	}
+	return int(st.Size), nil
 }
 
 // LiveRegions counts mappings, for leak checks.

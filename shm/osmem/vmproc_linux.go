@@ -131,7 +131,7 @@ func (v *vmProc) copy(p []byte, addr uint64, dir copyDir) (n int, err error) {
 	remote := [2]unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}
 	pieces := remote[:1]
 	if dir == copyLast {
-		if k := len(p) - lastWord(addr, len(p)); k > 0 {
+		if k := len(p) - abi.LastWord(addr, len(p)); k > 0 {
 			remote[0].Len = k
 			remote[1] = unix.RemoteIovec{Base: uintptr(addr) + uintptr(k), Len: len(p) - k}
 			pieces = remote[:]

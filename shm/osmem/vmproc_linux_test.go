@@ -66,7 +66,7 @@ func TestLastWord(t *testing.T) {
 		{0, 3, 1}, {0, 7, 1}, {1, 2, 1}, {3, 2, 1}, {2, 4, 2}, {4, 8, 4}, {1, 7, 4}, {5, 4096, 1},
 		{6, 4096, 2}, {1, 65535, 8},
 	} {
-		if got := lastWord(tt.addr, tt.n); got != tt.want {
+		if got := abi.LastWord(tt.addr, tt.n); got != tt.want {
 			t.Errorf("%d octets at %d: %d, want %d", tt.n, tt.addr, got, tt.want)
 		}
 	}

@@ -199,3 +199,28 @@ func TestPairUncoveredBusy(t *testing.T) {
 	over.Store(true)
 	posts.Wait()
 }
+
+// A table of keys that makes no sense is refused, and nothing is read beyond it.
+func TestPairKeysNonsense(t *testing.T) {
+	for name, write := range map[string]func(mem []byte){
+		"magic":  func(mem []byte) { abi.Word(mem, abi.KeysMagic).Add(1) },
+		"size":   func(mem []byte) { abi.Word(mem, abi.KeysSize).Store(ring.KeyTableSize - 1) },
+		"none":   func(mem []byte) { abi.Word(mem, abi.KeysSize).Store(0) },
+		"beyond": func(mem []byte) { abi.Word(mem, abi.KeysSize).Store(1 << 31) },
+		"offset": func(mem []byte) { abi.Word(mem, abi.KeysOff).Store(2 * abi.KeysHeaderLen) },
+		"odd":    func(mem []byte) { abi.Word(mem, abi.KeysOff).Store(8) },
+	} {
+		mem := make([]byte, ring.KeyTableLen)
+		ring.NewKeyTable(mem)
+		if _, err := ring.OpenPairKeys(mem, nil); err != nil {
+			t.Fatal(err)
+		}
+		write(mem)
+		if _, err := ring.OpenPairKeys(mem, nil); !abi.IsViolation(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ring.OpenPairKeys(make([]byte, 8), nil); !abi.IsViolation(err) {
+		t.Errorf("8 octets: %v", err)
+	}
+}

@@ -19,7 +19,8 @@ const inSlot = abi.SlotLen - abi.SlotData
 type PairOut struct {
 	open, base, seq, done, notify, solicited, own, slabCons, want *atomic.Uint32
 
-	counts             []byte // the sender's own line: see count
+	peer               uint32 // the number of the QP at the other end
+	counts             []byte // the sender's own lines: see count
 	rooms, slots, slab []byte
 	mask               uint32 // slots - 1
 	slabProd           uint32
@@ -66,7 +67,8 @@ func OpenPair(mem []byte, side int, receives uint32) (*PairOut, *PairIn, error) 
 	if in.n != receives {
 		return nil, nil, abi.Violation("pair with %d slots for %d receives", in.n, receives)
 	}
-	return out.out(), in.in(), nil
+	peer := abi.Word(mem, uint32(abi.PairQPN+4*(1-side))).Load()
+	return out.out(peer), in.in(), nil
 }
 
 // A dirMem is where a direction lies.
@@ -95,12 +97,13 @@ func findDirection(mem []byte, side int) (*dirMem, error) {
 	return d, nil
 }
 
-func (d *dirMem) out() *PairOut {
+func (d *dirMem) out(peer uint32) *PairOut {
 	word := func(off uint32) *atomic.Uint32 { return abi.Word(d.mem, off) }
 	p := &PairOut{open: word(abi.DirOpen), base: word(abi.DirRecvBase), seq: word(abi.DirSeq),
 		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
 		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
-		counts: d.mem[abi.DirSeq:][:64], rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
+		peer: peer, counts: d.mem[abi.DirSeq:abi.DirRooms],
+		rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
 	p.was = p.base.Load()
 	p.used = p.was
 	return p
@@ -130,26 +133,38 @@ func (p *PairOut) HasRoom() bool {
 // After the copy, and when the request is recorded as complete, End has steps 5 and 6; Cancel takes
 // it back instead.
 func (p *PairOut) Begin(n uint32) []byte {
-	p.odd++
-	p.seq.Swap(p.odd) // a full fence
+	if !p.enter() {
+		return nil
+	}
 	to := p.place(n)
 	if to == nil {
-		p.Cancel()
+		p.leave()
 	}
 	return to
 }
 
 // Cancel is End of what was not sent.
-func (p *PairOut) Cancel() {
+func (p *PairOut) Cancel() { p.leave() }
+
+// enter has steps 2 and 3: false, and the direction is the daemon's. Until leave, step 6, what a
+// key gives stays there.
+func (p *PairOut) enter() bool {
+	p.odd++
+	p.seq.Swap(p.odd) // a full fence
+	if p.open.Load() == 0 {
+		p.leave()
+		return false
+	}
+	return true
+}
+
+func (p *PairOut) leave() {
 	p.odd++
 	p.seq.Store(p.odd)
 }
 
-// place has steps 3 and 4.
+// place has step 4, and what of step 3 is about receives.
 func (p *PairOut) place(n uint32) []byte {
-	if p.open.Load() == 0 {
-		return nil
-	}
 	// The daemon has used some, behind all that were used here, if it is another than before.
 	if base := p.base.Load(); base != p.was {
 		p.was, p.used = base, base
@@ -211,11 +226,10 @@ func (p *PairOut) End(n uint32, solicited bool) {
 	if solicited {
 		p.count(abi.DirAsked, 1)
 	}
-	p.odd++
-	p.seq.Store(p.odd)
+	p.leave()
 }
 
-// count adds to a count of the sender's line. Nothing is decided by it, and the store of DirSeq
+// count adds to a count of the sender's. Nothing is decided by it, and the store of DirSeq
 // shows it: a fence of its own would cost as much as the message.
 func (p *PairOut) count(off int, n uint64) {
 	b := p.counts[off-abi.DirSeq:][:8]
@@ -235,10 +249,13 @@ func (p *PairOut) Wanted(solicited, own bool) bool {
 		}
 	}
 	if own {
-		p.own.Store(p.own.Load() + 1)
+		p.Own()
 	}
 	return rings || own
 }
+
+// Own has of step 7 what is about the own completion alone: the bell is to be rung.
+func (p *PairOut) Own() { p.own.Store(p.own.Load() + 1) }
 
 // Room tells the sender that receive i is posted, and takes so many octets; abi.NoRoom or more:
 // what is for it is the daemon's.

@@ -28,6 +28,8 @@ type page struct {
 	qps  [2]*ring.DaemonQP
 	mems [2][]byte // of the QPs
 	prod [2]uint32 // receives that are posted
+
+	lent [2]lent // what each has lent, and its peer reaches
 }
 
 func newPage(t *testing.T) *page {
@@ -53,6 +55,10 @@ func newPage(t *testing.T) *page {
 	}
 	p.pair = ring.NewPair(p.mem.Mem, &ends)
 	p.pair.Attach()
+	for side := range p.lent {
+		p.lent[side] = newLent(t)
+		p.lent[side].table.Join(&p.pair.Dirs[1-side])
+	}
 	t.Cleanup(func() {
 		osmem.CloseFD(p.fd)
 		p.mem.Release()
@@ -65,8 +71,12 @@ type end interface{ do(line string) string }
 
 // A goEnd is one in Go.
 type goEnd struct {
-	out *ring.PairOut
-	in  *ring.PairIn
+	out    *ring.PairOut
+	in     *ring.PairIn
+	peers  *reached
+	remote *ring.PairRemote
+	want   ring.PairWant
+	local  []byte
 }
 
 func (p *page) goEnd(side int) end {
@@ -80,7 +90,11 @@ func (p *page) goEnd(side int) end {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return &goEnd{out, in}
+	peers := &reached{t: p.t, lent: &p.lent[1-side]}
+	e := &goEnd{out: out, in: in, peers: peers, remote: ring.NewPairRemote(out, peers),
+		local: make([]byte, 1<<20)}
+	p.t.Cleanup(e.remote.Close)
+	return e
 }
 
 func fill(b []byte, seed uint32) {
@@ -133,6 +147,10 @@ func (e *goEnd) do(line string) string {
 		e.in.Want(a)
 	case 'x':
 		e.in.Spoil()
+	case 'k':
+		e.want.Key, e.want.Addr = a, uint64(b)
+	case 'W', 'R', 'F', 'C':
+		return e.move(op, a, b)
 	case 'o':
 		is := map[bool]int{true: 1}
 		return fmt.Sprint(is[e.out.IsOpen()], " ", is[e.out.HasRoom()])
@@ -150,8 +168,8 @@ type cEnd struct {
 func build(t *testing.T) (program string) {
 	t.Helper()
 	ctest.Need(t)
-	files, err := ctest.Sources("testdata/end.c", "../pair/pair.c", "../pair/*.h", "../core/*.h",
-		"../*.h")
+	files, err := ctest.Sources("testdata/end.c", "../pair/*.[ch]", "../core/*.h", "../*.h",
+		"../ibverbs/abi/*.h")
 	if err == nil {
 		program, err = ctest.CC("end", slices.Concat([]string{"-std=gnu11", "-O2", "-Wextra"},
 			files)...)
@@ -172,7 +190,7 @@ func (p *page) cEnd(program string, side int) *cEnd {
 	f := os.NewFile(uintptr(fd), "pair")
 	defer f.Close()
 	cmd := ctest.Command(program, fmt.Sprint(side), fmt.Sprint(depth))
-	cmd.ExtraFiles, cmd.Stderr = []*os.File{f}, os.Stderr
+	cmd.ExtraFiles, cmd.Stderr = append([]*os.File{f}, p.lent[1-side].files(t)...), os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +259,24 @@ func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 		side := rnd.IntN(2)
 		e := ends[side]
 		var line string
-		switch rnd.IntN(12) {
+		switch rnd.IntN(20) {
+		case 12:
+			p.lent[1-side].change(rnd)
+			continue
+		case 13, 14, 15, 16, 17, 18, 19:
+			answers = append(answers, e.do(p.lent[1-side].name(rnd)))
+			switch n := rnd.IntN(300); rnd.IntN(6) {
+			case 0, 1:
+				line = fmt.Sprintf("W %d %d 0", n, rnd.Uint32N(256))
+			case 2:
+				line = fmt.Sprintf("R %d %d 0", n, rnd.Uint32N(256))
+			case 3:
+				line = fmt.Sprintf("%c %d %d 0", "WR"[rnd.IntN(2)], rnd.IntN(lentLen), rnd.Uint32N(256))
+			case 4:
+				line = fmt.Sprintf("F %d 0 0", rnd.Uint32N(1000))
+			default:
+				line = fmt.Sprintf("C %d %d 0", rnd.Uint32N(2), rnd.Uint32N(1000))
+			}
 		case 0:
 			p.pair.Dirs[side].Open()
 		case 1:
@@ -292,7 +327,7 @@ func TestSame(t *testing.T) {
 	const steps = 3000
 	for seed := range uint64(3) {
 		var answers []string
-		var left []byte
+		var left [][]byte
 		for _, inC := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
 			p := newPage(t)
 			var ends [2]end
@@ -305,15 +340,22 @@ func TestSame(t *testing.T) {
 			}
 			got := p.program(ends, seed, steps)
 			if answers == nil {
-				answers, left = got, bytes.Clone(p.mem.Mem)
-				sent := 0
+				answers = got
+				for _, mem := range p.all() {
+					left = append(left, bytes.Clone(mem))
+				}
+				sent, moved := 0, 0
 				for _, a := range got {
 					if strings.Contains(a, "sent") {
 						sent++
 					}
+					if strings.Contains(a, "moved") {
+						moved++
+					}
 				}
-				if t.Logf("seed %d: %d messages", seed, sent); sent < steps/20 {
-					t.Errorf("%d messages in %d steps", sent, steps)
+				t.Logf("seed %d: %d messages, %d other operations", seed, sent, moved)
+				if sent < steps/25 || moved < steps/25 {
+					t.Errorf("these are too few of %d steps", steps)
 				}
 				continue
 			}
@@ -322,10 +364,12 @@ func TestSame(t *testing.T) {
 					t.Fatalf("seed %d, in C: %v: step %d: %s, want %s", seed, inC, i, got[i], answers[i])
 				}
 			}
-			for i := range left {
-				if p.mem.Mem[i] != left[i] {
-					t.Fatalf("seed %d, in C: %v: octet %#x of the pair is %#x, want %#x", seed, inC, i,
-						p.mem.Mem[i], left[i])
+			for k, mem := range p.all() {
+				for i := range mem {
+					if mem[i] != left[k][i] {
+						t.Fatalf("seed %d, in C: %v: octet %#x of memory %d, of which 0 is the pair, is %#x, "+
+							"want %#x", seed, inC, i, k, mem[i], left[k][i])
+					}
 				}
 			}
 		}

@@ -1,7 +1,8 @@
 /*
  * One end of the pair that descriptor 3 is, of side argv[1] and with argv[2] receives. It does what
  * it is told by lines of its standard input, each of a letter and up to three numbers, and answers
- * each with a line. pair_linux_test.go has the same in Go.
+ * each with a line. pair_linux_test.go has the same in Go. Descriptor 4 is the table of its peer's
+ * keys, and those behind it are memory of the peer's, from number 1 on.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -10,11 +11,52 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "pair/pair.h"
+#include "ibverbs/abi/ibv.h"
+#include "pair/remote.h"
 
 static struct vrnic_pair_out out;
 static struct vrnic_pair_in in;
-static char echoed[1 << 16];
+static struct vrnic_remote *remote;
+static struct vrnic_want want;
+static unsigned int asked;
+static char echoed[1 << 16], local[1 << 20];
+
+/* What the daemon and the room core do in a program. */
+int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
+	      size_t rep_len, int fd, int *fds, int nfds)
+{
+	(void)s, (void)req_len, (void)rep, (void)rep_len, (void)fd, (void)nfds;
+	asked++;
+	*fds = 4;
+	if (op == VRNIC_OP_DIRECT_MEM)
+		*fds += ((const struct vrnic_direct_mem_request *)req)->mem;
+	return 0;
+}
+
+int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) || (size_t)st.st_size < min)
+		return 1;
+	m->len = st.st_size;
+	m->mem = mmap(NULL, m->len, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	return m->mem == MAP_FAILED;
+}
+
+void vrnic_unmap(struct vrnic_map *m)
+{
+	if (m->mem)
+		munmap(m->mem, m->len);
+	m->mem = NULL;
+}
+
+void vrnic_corrupt(struct vrnic_session *s, const char *what)
+{
+	(void)s;
+	fprintf(stderr, "nonsense in %s\n", what);
+	exit(2);
+}
 
 static void fill(char *b, uint32_t n, uint32_t seed)
 {
@@ -83,6 +125,39 @@ static void echo(uint32_t first, uint32_t n)
 	puts("done");
 }
 
+/* Reaches n octets of what is wanted, to or from two pieces of local, if it is there. */
+static bool reach(char op, uint32_t n, uint32_t a, uint32_t b)
+{
+	struct iovec iov[2] = { { local, n / 3 }, { local + n / 3, n - n / 3 } };
+
+	want.qpn = out.peer;
+	want.length = n;
+	want.right = op == 'W' ? IBV_ACCESS_REMOTE_WRITE :
+		     op == 'R' ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_ATOMIC;
+	if (!vrnic_remote_is_there(remote, &want))
+		return false;
+	switch (op) {
+	case 'W':
+		return vrnic_remote_write(remote, &want, iov);
+	case 'R':
+		return vrnic_remote_read(remote, &want, iov);
+	case 'F':
+		return vrnic_remote_fetch_add(remote, &want, iov, a);
+	default:
+		return vrnic_remote_compare_swap(remote, &want, iov, a, b);
+	}
+}
+
+static void move(char op, uint32_t a, uint32_t b)
+{
+	uint32_t n = op == 'W' || op == 'R' ? a : 8;
+	bool done;
+
+	fill(local, n, b);
+	done = reach(op, n, a, b);
+	printf("%s %u %u\n", done ? "moved" : "no", done ? sum(local, n) : 0, asked);
+}
+
 int main(int argc, char **argv)
 {
 	struct vrnic_map map;
@@ -95,6 +170,9 @@ int main(int argc, char **argv)
 	map.len = st.st_size;
 	map.mem = mmap(NULL, map.len, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
 	if (map.mem == MAP_FAILED || !vrnic_pair_open(&map, atoi(argv[1]), atoi(argv[2]), &out, &in))
+		return 2;
+	remote = vrnic_remote_new(NULL, 0, &out);
+	if (!remote)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (scanf(" %c %u %u %u", &op, &a, &b, &c) == 4) {
@@ -123,9 +201,21 @@ int main(int argc, char **argv)
 		case 'e':
 			echo(a, b);
 			break;
+		case 'k':
+			want.key = a;
+			want.addr = b;
+			puts("ok");
+			break;
+		case 'W':
+		case 'R':
+		case 'F':
+		case 'C':
+			move(op, a, b);
+			break;
 		default:
 			return 2;
 		}
 	}
+	vrnic_remote_free(remote);
 	return 0;
 }

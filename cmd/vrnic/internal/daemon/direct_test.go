@@ -1,0 +1,317 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+var (
+	directSeed = flag.Uint64("seed", 1,
+		"the first seed of random programs with the direct path in Go")
+	directSeeds       = flag.Int("seeds", 6, "how many of them there are")
+	directRevocations = flag.Int("revocations", 100,
+		"how often memory is taken back that a peer in Go writes to by the direct path")
+)
+
+func withDirect(direct bool) func(*daemon.Config) {
+	return func(cfg *daemon.Config) { cfg.Direct = direct }
+}
+
+// A mover is an end of a random program.
+type mover struct {
+	*daemontest.End
+	id  uint64
+	all strings.Builder // what has completed
+	out int             // signaled requests that have not
+}
+
+const (
+	moverHalf = 2 << 20 // what comes from the peer is in the second half
+	moverAll  = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
+)
+
+func newMover(t testing.TB, d *daemontest.Daemon) *mover {
+	t.Helper()
+	e := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 2*moverHalf)
+	m := &mover{End: e}
+	m.register(t, moverAll)
+	return m
+}
+
+// register has all be reached by another key, with these rights.
+func (m *mover) register(t testing.TB, access rdma.Access) {
+	t.Helper()
+	if err := m.MR.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if m.MR, err = m.PD.RegisterMemory(m.Buf.Bytes(), access); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// poll takes all that is to complete.
+func (m *mover) poll() {
+	for ; m.out > 0; m.out-- {
+		wc := m.WC("what was posted")
+		wc.QPN = 0
+		fmt.Fprintf(&m.all, "%+v\n", wc)
+	}
+}
+
+var (
+	moverOps   = []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap}
+	moverSizes = []int{0, 1, 7, 8, 63, 64, 65, 4095, 128<<10 - 1, 128 << 10, 128<<10 + 1, 300001,
+		1 << 20, 1<<20 + 1}
+)
+
+// request is a random one of m's to peer, of an opcode.
+func (m *mover) request(rnd *rand.Rand, op rdma.Opcode, peer *mover) *rdma.SendWR {
+	m.id++
+	wr := &rdma.SendWR{ID: m.id, Op: op, RKey: peer.MR.RKey()}
+	n := moverSizes[rnd.IntN(len(moverSizes))]
+	there := moverHalf + rnd.IntN(moverHalf-n)
+	if op == rdma.OpFetchAdd || op == rdma.OpCompareSwap {
+		n, there = 8, there/1024*8
+		wr.Atomic.CompareAdd, wr.Atomic.Swap = rnd.Uint64N(3), rnd.Uint64N(3)
+	}
+	wr.RemoteAddr = peer.MR.Addr() + uint64(there)
+	off, first := rnd.IntN(moverHalf-n), rnd.IntN(n+1)
+	if op == rdma.OpWrite && n <= 64 && rnd.IntN(2) == 0 {
+		wr.Flags, wr.Inline = rdma.Inline, m.Buf.Bytes()[off:][:n]
+	} else {
+		wr.SGEs = []rdma.SGE{m.SGE(off, first), m.SGE(off+first, n-first)}
+	}
+	if rnd.IntN(3) == 0 {
+		wr.Flags |= rdma.Fence
+	}
+	return wr
+}
+
+// spoil has wr be refused.
+func (m *mover) spoil(t *testing.T, rnd *rand.Rand, how string, wr *rdma.SendWR, peer *mover) {
+	switch how {
+	case "key":
+		wr.RKey ^= 1 << 20
+	case "end":
+		wr.RemoteAddr = peer.MR.Addr() + 2*moverHalf - 4
+	case "begin":
+		wr.RemoteAddr = peer.MR.Addr() - 8
+	case "rights":
+		peer.register(t, rdma.LocalWrite)
+		wr.RKey = peer.MR.RKey()
+	case "deregistered":
+		peer.register(t, moverAll)
+	case "sink":
+		wr.SGEs = []rdma.SGE{m.SGE(2*moverHalf-4, 8)}
+	case "misaligned":
+		wr.Op = moverOps[2+rnd.IntN(2)]
+		wr.RemoteAddr += 4
+	}
+}
+
+var moverEnds = []string{"key", "end", "begin", "rights", "deregistered", "sink", "misaligned"}
+
+// moves has two ends do what a random program says, and returns all that they have seen.
+func moves(t *testing.T, d *daemontest.Daemon, seed uint64) string {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	ends := [2]*mover{newMover(t, d), newMover(t, d)}
+	daemontest.Connect(t, ends[0].End, ends[1].End, daemontest.Addr(t, ends[1].Dev, false, 0))
+	for i, e := range ends {
+		e.Fill(0, 2*moverHalf, byte(i))
+		clear(e.Buf.Bytes()[:moverHalf/128]) // words of atomic operations
+	}
+	m, peer := ends[0], ends[1]
+	for waits := 0; waits < 100; {
+		if rnd.IntN(8) == 0 { // in the order of posting
+			peer.Recv(7, moverHalf, 100)
+			peer.out++
+			m.id++
+			m.Send(m.id, 0, 100)
+		} else {
+			wr := m.request(rnd, moverOps[rnd.IntN(4)], peer)
+			if rnd.IntN(3) == 0 && wr.Op != rdma.OpRead {
+				m.Post(wr) // what is behind it waits
+				continue
+			}
+			wr.Flags |= rdma.Signaled
+			m.Post(wr)
+		}
+		m.out++
+		m.poll() // what the other has may be written to now
+		peer.poll()
+		if waits++; rnd.IntN(20) == 0 {
+			m.register(t, moverAll)
+		}
+		if rnd.IntN(2) == 0 {
+			m, peer = peer, m
+		}
+	}
+	wr := m.request(rnd, moverOps[1+rnd.IntN(3)], peer)
+	wr.Flags |= rdma.Signaled
+	wr.SGEs = []rdma.SGE{m.SGE(0, 8)}
+	m.spoil(t, rnd, moverEnds[seed%uint64(len(moverEnds))], wr, peer)
+	m.Post(wr)
+	m.out++
+	m.poll()
+	var saw strings.Builder
+	for _, e := range ends {
+		<-e.Conn.Done()
+		fmt.Fprintf(&saw, "%s%v\n%#x\n", e.all.String(), e.Conn.Err(), crc32.ChecksumIEEE(e.Buf.Bytes()))
+	}
+	return saw.String()
+}
+
+// Programs in Go see the same with the direct path and without it: what completes, memory, and how
+// the connection ends.
+func TestDirectMoves(t *testing.T) {
+	on, off := daemontest.Start(t, withDirect(true)), daemontest.Start(t, withDirect(false))
+	for i := range *directSeeds {
+		seed := *directSeed + uint64(i)
+		got, want := moves(t, on, seed), moves(t, off, seed)
+		if got != want {
+			a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+			for i := range a {
+				if i >= len(b) || a[i] != b[i] {
+					t.Fatalf("seed %d: completion %d is %s, without the direct path %v", seed, i, a[i],
+						b[i:min(i+1, len(b))])
+				}
+			}
+			t.Fatalf("seed %d: %d completions, without the direct path %d", seed, len(a), len(b))
+		}
+	}
+	c := directCounts(t, on)
+	t.Logf("%+v", c)
+	if c.Writes == 0 || c.DirectWrites < c.Writes/3 || c.DirectReads < c.Reads/3 ||
+		c.DirectAtomics < c.Atomics/3 {
+		t.Error("so few went directly")
+	}
+}
+
+type directCount struct {
+	Writes, Reads, Atomics uint64
+	DirectWrites           uint64 `json:"direct_writes"`
+	DirectReads            uint64 `json:"direct_reads"`
+	DirectAtomics          uint64 `json:"direct_atomics"`
+}
+
+func directCounts(t *testing.T, d *daemontest.Daemon) (c directCount) {
+	t.Helper()
+	rows, err := d.Dial().Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(rows[0], &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What has been deregistered is its owner's: a program in Go that writes there all the time stores
+// nothing more when the call has returned, and nor does one that adds to a word.
+func TestDirectMovesRevoked(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	const size = 256 << 10
+	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), size)
+	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), size)
+	landed := 0
+	for round := range *directRevocations {
+		qp := rdma.QPConfig{SendCQ: a.CQ, RecvCQ: a.CQ, MaxSendWR: 16, MaxRecvWR: 4}
+		ends := [2]*daemontest.End{a, b}
+		for i, e := range ends {
+			var err error
+			qp.SendCQ, qp.RecvCQ = e.CQ, e.CQ
+			if err = e.QP.Close(); err == nil {
+				e.QP, err = e.PD.CreateQP(qp)
+			}
+			if err == nil && i == 1 {
+				if err = e.MR.Close(); err == nil {
+					e.MR, err = e.PD.RegisterMemory(e.Buf.Bytes(), moverAll)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+		var begun atomic.Bool
+		over := make(chan error, 1)
+		go func() { over <- fire(a, b, round, &begun) }()
+		for !begun.Load() {
+			runtime.Gosched()
+		}
+		if err := b.MR.Close(); err != nil {
+			t.Fatal(err)
+		}
+		mem := b.Buf.Bytes()
+		clear(mem)
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range mem {
+			if c != 0 {
+				t.Fatalf("round %d: octet %d has been written after it was deregistered", round, i)
+			}
+		}
+		landed++
+	}
+	c := directCounts(t, d)
+	t.Logf("%d times: %+v", landed, c)
+	if c.DirectWrites < c.Writes/2 || c.DirectAtomics < c.Atomics/2 || c.DirectAtomics == 0 {
+		t.Error("so few went directly")
+	}
+}
+
+// fire has a write to b, or add to a word there, until that is refused.
+func fire(a, b *daemontest.End, round int, begun *atomic.Bool) error {
+	a.Fill(0, 64<<10, 1)
+	wr := &rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Signaled, RKey: b.MR.RKey(),
+		RemoteAddr: b.MR.Addr(), SGEs: []rdma.SGE{a.SGE(0, []int{8, 512, 64 << 10}[round%3])}}
+	if round%4 == 3 {
+		wr.Op, wr.SGEs = rdma.OpFetchAdd, []rdma.SGE{a.SGE(0, 8)}
+		wr.Atomic.CompareAdd = 1
+	}
+	for i := 0; ; i++ {
+		if err := a.QP.PostSend(wr); err != nil {
+			return err
+		}
+		wc, err := a.NextWC()
+		if err != nil || wc.Status != rdma.WCSuccess {
+			return err
+		}
+		begun.Store(i > round%50)
+	}
+}
+
+// What goes directly allocates nothing.
+func TestDirectMovesAllocations(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	a, b := newMover(t, d), newMover(t, d)
+	daemontest.Connect(t, a.End, b.End, daemontest.Addr(t, b.Dev, false, 0))
+	var wc [1]rdma.WC
+	for _, op := range moverOps {
+		wr := &rdma.SendWR{Op: op, Flags: rdma.Signaled, RKey: b.MR.RKey(), RemoteAddr: b.MR.Addr(),
+			SGEs: []rdma.SGE{a.SGE(0, 8)}}
+		do := func() {
+			a.Post(wr)
+			if n, err := a.CQ.Poll(wc[:]); n != 1 || err != nil {
+				t.Fatalf("opcode %d is not complete at once: %d, %v", op, n, err)
+			}
+		}
+		do() // the first one asks for keys and memory
+		if n := testing.AllocsPerRun(1000, do); n != 0 {
+			t.Errorf("opcode %d: %v allocations", op, n)
+		}
+	}
+}

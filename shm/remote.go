@@ -1,0 +1,96 @@
+package shm
+
+import (
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// This file has Writes, Reads and atomic operations of the direct path.
+
+// reach does w, of so many octets, at the peer's memory if that can be done here.
+func (d *directPath) reach(w *abi.SendWQE, octets uint64, signaled bool) bool {
+	if !d.move(w, octets) {
+		return false
+	}
+	if !signaled {
+		return true
+	}
+	if rdma.Opcode(w.Op) == rdma.OpWrite {
+		octets = 0
+	}
+	d.complete(w, uint32(octets))
+	if d.qp.sendCQ.wanted.Load() != 0 { // behind it, as in send
+		d.out.Own()
+		d.rings = true
+	}
+	return true
+}
+
+// move does w up to its completion.
+func (d *directPath) move(w *abi.SendWQE, octets uint64) bool {
+	op := rdma.Opcode(w.Op)
+	right, local := rdma.RemoteAtomic, rdma.LocalWrite
+	switch op {
+	case rdma.OpWrite:
+		right, local = rdma.RemoteWrite, 0
+	case rdma.OpRead:
+		right = rdma.RemoteRead
+	default:
+	}
+	want := &ring.PairWant{Key: w.RKey, Right: uint32(right), Addr: w.RemoteAddr, Length: octets}
+	if !d.remote.IsThere(want) {
+		return false
+	}
+	segs := d.gather(w, local)
+	// Last the wait, which would be in vain if anything else were missing.
+	if segs == nil || !d.may(false) && !d.await(false) {
+		return false
+	}
+	switch op {
+	case rdma.OpWrite:
+		return d.remote.Write(want, segs)
+	case rdma.OpRead:
+		return d.remote.Read(want, segs)
+	case rdma.OpFetchAdd:
+		return d.remote.FetchAdd(want, segs, w.CmpAdd)
+	default:
+		return d.remote.CompareSwap(want, segs, w.CmpAdd, w.Swap)
+	}
+}
+
+// Keys implements ring.PeerMemory.
+func (d *directPath) Keys() (*ring.PairKeys, bool) {
+	c := d.qp.d.c
+	fds, err := c.rpc(abi.OpDirectKeys, "ask for keys", &abi.HandleRequest{Handle: d.qp.handle},
+		&abi.Empty{}, -1)
+	if err != nil {
+		return nil, false
+	}
+	mem, err := osmem.MapPeers(fds[0], abi.KeysHeaderLen, false)
+	if err != nil {
+		return nil, false
+	}
+	k, err := ring.OpenPairKeys(mem.Mem, mem.Release)
+	if err != nil {
+		mem.Release()
+		_ = c.corrupt(err)
+		return nil, false
+	}
+	return k, true
+}
+
+// Map implements ring.PeerMemory.
+func (d *directPath) Map(n uint32) (octets []byte, free func(), ok bool) {
+	fds, err := d.qp.d.c.rpc(abi.OpDirectMem, "ask for a peer's memory",
+		&abi.DirectMemRequest{QP: d.qp.handle, Mem: n}, &abi.Empty{}, -1)
+	if err != nil {
+		return nil, nil, false
+	}
+	mem, err := osmem.MapPeers(fds[0], 1, true)
+	if err != nil {
+		return nil, nil, false
+	}
+	return mem.Mem, mem.Release, true
+}
