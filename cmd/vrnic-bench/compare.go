@@ -51,7 +51,8 @@ func compareCommand() *cli.Command {
 			"   loop        copying in memory\n" +
 			"   pair        TCP between the same two netstacks, and between two in memory with the MTU that is fastest here\n" +
 			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
-			"   direct      messages that go by the daemon (off); the kernel's TCP on its loopback, which polls as vrnic does\n" +
+			"   direct      messages that go by the daemon (off); copying in memory; the kernel's TCP on its loopback, which polls\n" +
+			"               as vrnic does\n" +
 			"   host        the kernel's TCP on its loopback, which carries the devices', too\n" +
 			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
 			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +

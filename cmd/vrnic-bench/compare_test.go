@@ -255,11 +255,12 @@ func withoutPrograms(t *testing.T) { t.Setenv("PATH", t.TempDir()) }
 
 // What is beside what, path by path, where no program is installed.
 var besides = map[string][]string{
-	"loop":   {"memcpy", "", "iwarp", "iwarp"},
-	"pair":   {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
-	"ring":   {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
-	"direct": {"off", "off", "kernel-tcp", "", "off", "kernel-tcp", ""},
-	"host":   {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
+	"loop": {"memcpy", "", "iwarp", "iwarp"},
+	"pair": {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
+	"ring": {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
+	"direct": {"off", "off", "kernel-tcp", "off", "kernel-tcp", "off", "memcpy", "off", "memcpy", "off",
+		"kernel-tcp", "", "off", "kernel-tcp", ""},
+	"host": {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
 	"tap": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",
 		"kernel-udp"},
 	"wire": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",

@@ -18,18 +18,34 @@ func (p comparison) directContests(path *paths.Path) ([]contest, error) {
 		return nil, err
 	}
 	path.OnClose(ring.Close)
-	spec := load.Spec{Op: load.Send, Size: quick, Depth: rateDepth, QPs: 1, Pattern: load.Stream,
-		Wait: load.Poll}
-	cs := []contest{{name: "64 B Sends", spec: spec, kind: baseline.Bandwidth,
-		rivals: []rivalry{{"off", ring, spec}}}}
-	spec.Depth, spec.Pattern = 1, load.PingPong
+	dev, err := path.Device()
+	if err != nil {
+		return nil, err
+	}
+	memcpy := baseline.NewMemcpy(dev)
+	spec := func(op load.Op, size, depth int, pattern load.Pattern, wait load.Wait) load.Spec {
+		return load.Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: pattern, Wait: wait}
+	}
+	// with is a contest with the daemon's path, and with what else there is.
+	with := func(name string, kind baseline.Kind, spec load.Spec, more ...baseline.Baseline) contest {
+		return contest{name: name, spec: spec, kind: kind, baselines: more,
+			rivals: []rivalry{{"off", ring, spec}}}
+	}
+	cs := []contest{
+		with("64 B Sends", baseline.Bandwidth, spec(load.Send, quick, rateDepth, load.Stream, load.Poll)),
+		with("64 B Write round trip, poll", baseline.RoundTrip, spec(load.Write, quick, 1, load.PingPong,
+			load.Poll), kernel),
+		with("64 B Read, poll", baseline.RoundTrip, spec(load.Read, quick, 1, load.Stream, load.Poll),
+			kernel),
+		with("1 MiB Write", baseline.Bandwidth, spec(load.Write, wide, p.depth, load.Stream, load.Poll),
+			memcpy),
+		with("1 MiB Read", baseline.Bandwidth, spec(load.Read, wide, p.depth, load.Stream, load.Poll),
+			memcpy),
+	}
 	for _, wait := range []load.Wait{load.Poll, load.Event} {
-		spec.Wait = wait
-		name := "64 B Send round trip, " + string(wait)
-		cs = append(cs,
-			contest{name: name, spec: spec, kind: baseline.RoundTrip,
-				baselines: []baseline.Baseline{kernel}, rivals: []rivalry{{"off", ring, spec}}},
-			contest{name: "64 B Send round trip, wait " + string(wait), spec: spec,
+		trip := spec(load.Send, quick, 1, load.PingPong, wait)
+		cs = append(cs, with("64 B Send round trip, "+string(wait), baseline.RoundTrip, trip, kernel),
+			contest{name: "64 B Send round trip, wait " + string(wait), spec: trip,
 				kind: baseline.RoundTrip, beside: kernel})
 	}
 	return cs, nil

@@ -144,7 +144,7 @@ var layers = map[string][]string{
 		module + "shm/internal/seqpacket"},
 	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
 	"shm/osmem":              {std, sys, module + "shm/abi"},
-	"shm/ring":               {std, module + "rdma", module + "shm/abi"},
+	"shm/ring":               {std, module + "rdma", module + "shm/abi", module + "internal/bulk"},
 	"shm/ring/search":        {std, module + "shm/abi"},
 	"shm/abi":                {std, module + "rdma"},
 	"shm/abi/internal/gen":   {std},

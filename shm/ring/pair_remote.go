@@ -1,6 +1,9 @@
 package ring
 
-import "github.com/vrnic/vrnic/shm/abi"
+import (
+	"github.com/vrnic/vrnic/internal/bulk"
+	"github.com/vrnic/vrnic/shm/abi"
+)
 
 // This file has Writes, Reads and atomic operations of the direct path: the peer's program has lent
 // its memory to the daemon, which says by a table of keys what of it may be reached, and gives it
@@ -12,6 +15,8 @@ const (
 	longestRemote = 1 << 20
 	// remoteChunk is how much is copied between two looks at the key.
 	remoteChunk = 128 << 10
+	// longRemote is the length from which on an operation goes past the caches: see bulk.Copy.
+	longRemote = 1 << 20
 	// mostMapped is how many memories of the peer's a QP has mapped at a time: docs/decisions.md#X10.
 	mostMapped = 64
 	// mostAsked is how many operations there are between two that ask for what there was not, at most.
@@ -162,6 +167,7 @@ func (r *PairRemote) enter(w *PairWant) (at place, ok bool) {
 // Write carries out what IsThere has found, with the octets of segs, of which there are w.Length;
 // false leaves it to the daemon, all of it. segs change.
 func (r *PairRemote) Write(w *PairWant, segs [][]byte) bool {
+	long := w.Length >= longRemote
 	for done := uint64(0); ; {
 		at, ok := r.enter(w)
 		if !ok {
@@ -172,14 +178,14 @@ func (r *PairRemote) Write(w *PairWant, segs [][]byte) bool {
 			k := abi.LastWord(from, len(far))
 			n := len(far) - k
 			var word [8]byte
-			copyIn(word[:k], copyIn(far[:n], segs))
+			copyIn(word[:k], copyIn(far[:n], segs, long), false)
 			storeWord(at.mapping, from+uint64(n), word[:k])
 			r.out.count(abi.DirWrites, 1)
 			r.out.count(abi.DirOctets, w.Length)
 			r.out.leave()
 			return true
 		}
-		segs = copyIn(far[:remoteChunk], segs)
+		segs = copyIn(far[:remoteChunk], segs, long)
 		done += remoteChunk
 		r.out.leave()
 	}
@@ -193,7 +199,7 @@ func (r *PairRemote) Read(w *PairWant, segs [][]byte) bool {
 			return false
 		}
 		n := min(w.Length-done, remoteChunk)
-		segs = copyOut(segs, at.mapping[at.off+done:][:n])
+		segs = copyOut(segs, at.mapping[at.off+done:][:n], w.Length >= longRemote)
 		if done += n; done == w.Length {
 			r.out.count(abi.DirReads, 1)
 			r.out.count(abi.DirReadOctets, w.Length)
@@ -239,27 +245,37 @@ func (r *PairRemote) enterWord(w *PairWant) (at place, ok bool) {
 func (r *PairRemote) leaveWord(segs [][]byte, old uint64) {
 	var b [8]byte
 	abi.Order.PutUint64(b[:], old)
-	copyOut(segs, b[:])
+	copyOut(segs, b[:], false)
 	r.out.count(abi.DirAtomics, 1)
 	r.out.leave()
 }
 
 // copyIn copies the first octets of segs to to, and returns the others.
-func copyIn(to []byte, segs [][]byte) [][]byte {
+func copyIn(to []byte, segs [][]byte, long bool) [][]byte {
 	for len(to) != 0 {
-		n := copy(to, segs[0])
+		n := min(len(to), len(segs[0]))
+		copyPiece(to[:n], segs[0][:n], long)
 		to, segs = to[n:], skip(segs, n)
 	}
 	return segs
 }
 
 // copyOut copies from to the first octets of segs, and returns the others.
-func copyOut(segs [][]byte, from []byte) [][]byte {
+func copyOut(segs [][]byte, from []byte, long bool) [][]byte {
 	for len(from) != 0 {
-		n := copy(segs[0], from)
+		n := min(len(from), len(segs[0]))
+		copyPiece(segs[0][:n], from[:n], long)
 		from, segs = from[n:], skip(segs, n)
 	}
 	return segs
+}
+
+func copyPiece(to, from []byte, long bool) {
+	if long {
+		bulk.Copy(to, from, true)
+	} else {
+		copy(to, from)
+	}
 }
 
 // skip is what is behind n octets of the first of segs.
