@@ -70,6 +70,22 @@ func TestQuiet(t *testing.T) {
 			if !more() {
 				t.Error("what has come is not found")
 			}
+		case "answer, and look":
+			answer := []byte("answer")
+			if _, err := c.WriteFrom(bytes.NewReader(answer)); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(peer, answer); err != nil { // or it is reset at the end
+				t.Error(err)
+			}
+			say("found behind it")
+			c.arrived(t)
+			if more() {
+				t.Error("the kernel was asked right behind what was sent")
+			}
+			if !more() {
+				t.Error("what has come is not found")
+			}
 		case "look, and leave":
 			if more() {
 				t.Error("there is more before it was sent")
@@ -87,6 +103,7 @@ func TestQuiet(t *testing.T) {
 	})
 	for _, x := range []struct{ say, want string }{
 		{"look for more", "found"},
+		{"answer, and look", "found behind it"},
 		{"look, and leave", "left"},
 		{"look for nothing", "look for nothing"},
 		{"behind it", "behind it"},

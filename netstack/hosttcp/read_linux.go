@@ -124,10 +124,14 @@ func (r *inbound) look(uintptr) bool {
 }
 
 // more is look for who has brought octets and looks for more again and again. What the owner has
-// not come to the end of is nobody else's.
+// not come to the end of is nobody else's. Right behind what was sent there is no answer yet:
+// others run first, before the kernel is asked in vain.
 func (r *inbound) more() bool {
 	r.slice.Share()
 	r.quieten(true)
+	if r.c.out.sent.Swap(false) {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dry && r.readLocked() {

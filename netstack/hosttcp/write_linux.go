@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ type outbound struct {
 	ready   func(fd uintptr) bool // for Go's poller
 	sending func(fd uintptr)      // sends, within mu
 	waiting func()                // wait
+	sent    atomic.Bool           // something, since the watcher looked for more
 
 	mu      sync.Mutex // held while the socket is written to
 	buf     []byte     // what the kernel has not taken; a goroutine waits while there is something
@@ -155,6 +157,7 @@ func (o *outbound) write(mem *[]byte, b []byte) (int, error) {
 		return len(b), nil
 	}
 	pieces.Put(mem)
+	o.sent.Store(true)
 	return len(b), nil
 }
 
