@@ -97,7 +97,7 @@ func (d *Device) newCM() *cm.Manager {
 		Connect: t.Connect, MPARequest: t.MPARequest, MPAReply: t.MPAReply, Turn: t.Turn,
 		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
 		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer,
-		MaxConnsPerPeer: c.MaxConnsPerPeer,
+		MaxConnsPerPeer: c.MaxConnsPerPeer, Tape: d.tape,
 	}
 	for _, p := range c.Addrs {
 		cfg.Addrs = append(cfg.Addrs, p.Addr())

@@ -188,9 +188,9 @@ type (
 	Fate    = wqe.Fate
 )
 
-// Record has connections that begin from now on recorded by r, and requests of all queue pairs,
-// until stop is called. Who would copy messages sends packets meanwhile (Watch), if there is a
-// network. One recording at a time.
+// Record has connections that begin from now on recorded by r, and what sets them up, datagrams,
+// and requests of all queue pairs, until stop is called. Who would copy messages sends packets
+// meanwhile (Watch), if there is a network. One recording at a time.
 func (d *Device) Record(r *record.Recorder) (stop func(), err error) {
 	if !d.recorder.CompareAndSwap(nil, r) {
 		return nil, fmt.Errorf("device %s is being recorded already: %w", d.cfg.Name, rdma.ErrBusy)
@@ -200,7 +200,17 @@ func (d *Device) Record(r *record.Recorder) (stop func(), err error) {
 		unwatch = d.Watch()
 	}
 	unobserve := d.Observe(func(qpn uint32) RequestWatcher { return r.Requests(d.cfg.Name, qpn) })
+	for _, qp := range d.qpList() {
+		if qp.packets != nil && qp.Type() == rdma.UD {
+			qp.callAsync(qp.recordDatagrams)
+		}
+	}
+	stopCM := func() {}
+	if d.roce != nil {
+		stopCM = d.roce.gsi.Load().Record(r.Tape(d.cfg.Name, 0))
+	}
 	return func() {
+		stopCM()
 		unobserve()
 		unwatch()
 		d.recorder.Store(nil)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,19 +39,19 @@ func recorded(t *testing.T, f func(), devices ...*vnic.Device) []byte {
 }
 
 // replay plays a recording, of which nothing may differ, and returns how many calls each connection
-// has, and how many things happened beside.
-func replay(t *testing.T, b []byte) (calls map[uint64]int, beside int) {
+// has, how many there were of other engines, by their kinds, and how many things happened beside.
+func replay(t *testing.T, b []byte) (calls map[uint64]int, others map[string]int, beside int) {
 	t.Helper()
 	in, err := recording.NewReader(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := recording.NewPlayer(in.Meta)
-	calls = make(map[uint64]int)
+	calls, others = make(map[uint64]int), make(map[string]int)
 	for {
 		rec, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return calls, beside
+			return calls, others, beside
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -62,13 +63,18 @@ func replay(t *testing.T, b []byte) (calls map[uint64]int, beside int) {
 		switch {
 		case rec.Lost:
 			t.Errorf("%v: there was no room", rec.Subject)
-		case played:
+		case played && rec.Subject.Kind == recording.Connection:
 			calls[rec.Subject.ID]++
+		case played:
+			others[rec.Subject.Kind]++
 		case len(rec.Steps) > 0:
 			beside++
 		}
 	}
 }
+
+// setUps are the engines that set up a connection of iWARP, over SCTP and over TCP.
+var setUps = map[bool][]string{false: {recording.StartUp}}
 
 // What a connection does, over whatever, is played again without a difference, from its beginning
 // to its end.
@@ -89,9 +95,14 @@ func TestRecord(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 	}
-	check := func(t *testing.T, b []byte, conns, calls int) {
+	check := func(t *testing.T, b []byte, conns, calls int, kinds ...string) {
 		t.Helper()
-		got, beside := replay(t, b)
+		got, others, beside := replay(t, b)
+		for _, k := range kinds {
+			if others[k] < 2 {
+				t.Errorf("%d calls of the %s are played", others[k], k)
+			}
+		}
 		if len(got) != conns || beside < 10 {
 			t.Errorf("%d connections are played, want %d; %d events of requests", len(got), conns, beside)
 		}
@@ -111,7 +122,7 @@ func TestRecord(t *testing.T) {
 			c.Param.SCTP = e.sctp
 			x, y := vnictest.NewQPs(t, e.a, e.b, c, vnictest.PeerConfig{})
 			use(x, y)
-		}, devices...), 2, 10)
+		}, devices...), 2, 10, setUps[e.sctp]...)
 	})
 	for _, roce := range []vnictest.RoCELink{{}, {Delay: 10 * time.Microsecond, Loss: 0.05,
 		Duplicate: 0.05, Reorder: 0.05, Seed: 1}} {
@@ -128,5 +139,70 @@ func TestRecord(t *testing.T) {
 				}, a, b), 2, 10)
 			})
 		})
+	}
+}
+
+// What manages a device's connections, and queue pairs of datagrams, have been there before a
+// recording begins, with connections that come and go over a bad network while it does: what they
+// do from then on is played again without a difference.
+func TestRecordUnderWay(t *testing.T) {
+	managed, datagrams := 0, 0
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			n := vnictest.NewNet()
+			n.RoCE = vnictest.RoCELink{Delay: 100 * time.Microsecond, Loss: 0.1, Duplicate: 0.1,
+				Reorder: 0.1, Seed: seed}
+			a, b := n.Pair(t, vnictest.RoCE)
+			one := vnictest.Open(t, a, vnic.ContextConfig{})
+			two := vnictest.Open(t, b, vnic.ContextConfig{})
+			pair := func() (x, y *vnictest.Peer) {
+				return vnictest.NewQPs(t, one, two, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+			}
+			pair()
+			x, y := pair()
+			disconnect := func(p *vnictest.Peer) {
+				if err := p.Conn.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			disconnect(x)
+			p := newDatagrammer(t, one, vnictest.PeerConfig{})
+			q := newDatagrammer(t, two, vnictest.PeerConfig{})
+			send := func(p datagrammer, q datagrammer, h rdma.AH) {
+				for i := range uint64(10) {
+					q.Recv(i, 0, 2000)
+					p.to(h, q.QP.Num(), i, 0, 1000)
+					p.WantSend("a datagram", is(i, ok))
+				}
+			}
+			h := p.ah("10.0.0.2")
+			send(p, q, h)
+			time.Sleep(time.Duration(seed) * 10 * time.Millisecond)
+			rec := recorded(t, func() {
+				send(p, q, h)
+				z, w := pair()
+				disconnect(z)
+				if err := y.QP.Close(); err != nil {
+					t.Error(err)
+				}
+				r := newDatagrammer(t, one, vnictest.PeerConfig{})
+				send(r, q, r.ah("10.0.0.2"))
+				c := vnictest.NewPeer(t, one, vnictest.PeerConfig{})
+				_, err := one.Connect(t.Context(), c.QP, netip.MustParseAddrPort("10.0.0.2:77"),
+					rdma.ConnParam{PrivateData: []byte("anybody?")})
+				if err == nil {
+					t.Error("somebody listens there")
+				}
+				time.Sleep(time.Minute)
+				disconnect(w)
+			}, a, b)
+			_, others, _ := replay(t, rec)
+			managed += others[recording.ConnManager]
+			datagrams += others[recording.DatagramQP]
+		})
+	}
+	t.Logf("%d calls of connection managers, %d of queue pairs of datagrams", managed, datagrams)
+	if managed < 1000 || datagrams < 1000 {
+		t.Errorf("%d and %d calls are played", managed, datagrams)
 	}
 }

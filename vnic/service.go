@@ -74,11 +74,13 @@ func (c *Context) ListenService(id uint64, backlog int, happened func(ServiceEve
 	}
 	s := &ServiceListener{ctx: c, happened: happened}
 	err := c.closedError()
-	c.gsi(func(_ time.Time, m *cm.Manager) {
+	c.gsi(func(now time.Time, m *cm.Manager) {
 		if c.life.Err() != nil {
 			return
 		}
-		if s.l, err = m.Listen(cm.Service{ID: id}, netip.IPv6Unspecified(), backlog); err == nil {
+		s.l, err = m.Listen(now, &cm.ListenRequest{Service: cm.Service{ID: id},
+			Addr: netip.IPv6Unspecified(), Backlog: backlog})
+		if err == nil {
 			s.l.Owner = s
 			s.stop = context.AfterFunc(c.life, s.close)
 		}

@@ -216,6 +216,7 @@ func (qp *QP) movedDatagrams(from, to rdma.QPState, mask rdma.QPAttrMask) {
 			MTU:    uint32(c.dev.roce.limits.ActiveMTU.Octets()),
 			Handle: c.ahs.Find, Find: qp.datagramsBeside(), Inbox: qp.newInbox(), Stats: &p.stats,
 		})
+		l.Record(c.dev.tape(qp.num))
 		qp.work.Begin(true, false)
 		qp.link = l
 		var seen link.Link = l
@@ -234,6 +235,13 @@ func (qp *QP) movedDatagrams(from, to rdma.QPState, mask rdma.QPAttrMask) {
 	}
 	if from != rdma.QPSQD && to == rdma.QPSQD {
 		(*packeted)(qp).Drained() // a datagram that has begun is out
+	}
+}
+
+// recordDatagrams has what qp does recorded, if it takes datagrams. The owner calls it.
+func (qp *QP) recordDatagrams() {
+	if l := qp.packets.datagrams.Load(); l != nil {
+		l.Record(qp.dev.tape(qp.num))
 	}
 }
 

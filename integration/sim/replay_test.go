@@ -19,7 +19,7 @@ var replayFlag = flag.Uint64("replay", 6, "programs of TestReplay, from -seed on
 //	go test ./integration/sim -run Replay -replay 500 -v
 func TestReplay(t *testing.T) {
 	repeatable(t)
-	var conns, calls, octets int
+	octets, engines, calls := 0, make(map[string]int), make(map[string]int)
 	for seed := *seedFlag; seed < *seedFlag+*replayFlag; seed++ {
 		o := options(seed, 3000)
 		var b bytes.Buffer
@@ -46,16 +46,18 @@ func TestReplay(t *testing.T) {
 				t.Errorf("seed %d (%v): %v, lost %v: %+v", seed, o.path, err, rec.Lost, d)
 			}
 			if played {
-				calls++
+				calls[rec.Subject.Kind]++
 			}
-			if rec.Opened && rec.Subject.Kind == record.Connection {
-				conns++
+			if rec.Opened && rec.Subject.Played() {
+				engines[rec.Subject.Kind]++
 			}
 		}
 		runtime.GC()
 	}
-	t.Logf("%d programs: %d connections, %d calls, %d octets", *replayFlag, conns, calls, octets)
-	if calls < 1000 {
-		t.Errorf("%d calls were played of %d connections", calls, conns)
+	t.Logf("%d programs: of %v engines %v calls, %d octets", *replayFlag, engines, calls, octets)
+	for _, k := range []string{record.Connection, record.StartUp, record.ConnManager} {
+		if calls[k] < 100 {
+			t.Errorf("%d calls were played of %d engines of kind %s", calls[k], engines[k], k)
+		}
 	}
 }

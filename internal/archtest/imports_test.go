@@ -126,16 +126,18 @@ var layers = map[string][]string{
 	"vnic/internal/link/inbox": {std, module + "roce", module + "vnic/internal/datagram"},
 	"vnic/internal/link/datagrams": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/ah", module + "vnic/internal/datagram", module + "vnic/internal/link",
-		module + "vnic/internal/mem", module + "vnic/internal/stats", module + "vnic/internal/wqe"},
+		module + "vnic/internal/mem", module + "vnic/internal/stats", module + "vnic/internal/wqe",
+		module + "vnic/record"},
 	"vnic/internal/link/packets": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/datagram", module + "vnic/internal/link", module + "vnic/internal/mem",
 		module + "vnic/internal/stats", module + "vnic/internal/wqe", module + "vnic/record"},
 	"vnic/internal/session": {std, module + "iwarp", module + "roi", module + "sctpddp",
 		module + "vnic/internal/llp"},
-	"vnic/internal/gsi": {std, module + "roce", module + "vnic/internal/datagram"},
+	"vnic/internal/gsi": {std, module + "roce", module + "vnic/internal/datagram", module +
+		"vnic/record"},
 	"vnic/internal/cm": {std, module + "iwarp", module + "rdma", module + "roi", module + "roce",
 		module + "vnic/internal/datagram", module + "vnic/internal/gsi", module + "vnic/internal/handle",
-		module + "vnic/internal/llp", module + "vnic/internal/session"},
+		module + "vnic/internal/llp", module + "vnic/internal/session", module + "vnic/record"},
 
 	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
 	"shm": {std, module + "rdma"},

@@ -82,7 +82,7 @@ func (m *Manager) admit(l *Listener, key peerKey) bool {
 	// it does not keep all others out.
 	case l.waiting >= l.backlog && (l.peers[key] > 0 || l.waiting >= 2*l.backlog):
 		full = &m.refused.Backlog
-	case l.Account != nil && l.Account.Max > 0 && l.Account.halfOpen >= l.Account.Max:
+	case l.account != nil && l.account.Max > 0 && l.account.halfOpen >= l.account.Max:
 		full = &m.refused.Account
 	case m.halfOpen >= m.cfg.MaxHalfOpen, !p.hears && m.halfOpen >= m.strangers():
 		full = &m.refused.Total
@@ -100,8 +100,8 @@ func (m *Manager) admit(l *Listener, key peerKey) bool {
 	p.held++
 	l.waiting++
 	l.peers[key]++
-	if l.Account != nil {
-		l.Account.halfOpen++
+	if l.account != nil {
+		l.account.halfOpen++
 	}
 	return true
 }
@@ -123,8 +123,8 @@ func (l *Listener) decided(key peerKey) {
 func (l *Listener) opened(key peerKey) {
 	l.m.halfOpen--
 	l.m.peers[key].halfOpen--
-	if l.Account != nil {
-		l.Account.halfOpen--
+	if l.account != nil {
+		l.account.halfOpen--
 	}
 }
 

@@ -55,7 +55,7 @@ func TestForgedREQ(t *testing.T) {
 // stranger does again when what nobody has sent is given up (ROCE-207, 209).
 func TestNeighboursInFlood(t *testing.T) {
 	s := newSUT(t, func(c *Config) { c.MaxHalfOpen = 64 })
-	if _, err := s.Listen(service, one, 1000); err != nil {
+	if _, err := s.listen(service, one, 1000); err != nil {
 		t.Fatal(err)
 	}
 	s.passive()
@@ -111,7 +111,10 @@ func TestAccounts(t *testing.T) {
 	other := Service{Space: mad.PortSpaceTCP, Port: 1}
 	third := Service{Space: mad.PortSpaceTCP, Port: 2}
 	for svc, a := range map[Service]*Account{service: greedy, other: greedy, third: neighbour} {
-		s.listens(svc).Account = a
+		if _, err := s.Listen(s.now, &ListenRequest{Service: svc, Addr: netip.IPv6Unspecified(),
+			Backlog: 8, Account: a}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	asks := func(from string, svc Service) bool {
 		s.from = netip.MustParseAddr(from)

@@ -223,7 +223,7 @@ func TestIDs(t *testing.T) {
 // A flood of REQs fills no more than the bounds, and others come through: RCM-023 (ROCE-207, 209).
 func TestFlood(t *testing.T) {
 	s := newSUT(t, func(c *Config) { c.MaxHalfOpen, c.MaxHalfOpenPerPeer = 100, 10 })
-	l, err := s.Listen(service, netip.IPv4Unspecified(), 64)
+	l, err := s.listen(service, netip.IPv4Unspecified(), 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestFlood(t *testing.T) {
 	s.over() // what nobody answers and nobody repeats does not stay
 
 	s = newSUT(t) // one that has filled the backlog does not keep another out
-	l, err = s.Listen(service, one, 1)
+	l, err = s.listen(service, one, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ type Conn struct {
 	Owner any
 
 	m         *Manager
+	num       uint64
 	state     state
 	since     time.Time // when the peer's QP came to be known
 	active    bool
@@ -76,7 +77,7 @@ type Request struct {
 	Service    Service
 	QPN        uint32
 	SRQ        bool
-	Account    *Account // who asks, or nil
+	Account    *Account `json:"-"` // who asks, or nil
 	// ResponderResources and InitiatorDepth are Reads and atomics at once that this end answers, and
 	// that it would have under way.
 	ResponderResources, InitiatorDepth uint8
@@ -90,7 +91,15 @@ type Request struct {
 }
 
 // Connect asks a peer for a connection. EventReplied, EventRejected or EventUnreachable follows.
-func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
+func (m *Manager) Connect(now time.Time, r *Request) (c *Conn, err error) {
+	err = m.noted(now, Call{Kind: CallConnect, What: r, Account: r.Account}, func() error {
+		c, err = m.connect(now, r)
+		return err
+	})
+	return c, err
+}
+
+func (m *Manager) connect(now time.Time, r *Request) (*Conn, error) {
 	most := MaxConnectData
 	if r.Service.ID != 0 {
 		most = MaxServiceData
@@ -100,7 +109,7 @@ func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
 			ErrPrivate)
 	}
 	c := &Conn{
-		m: m, state: stateAsking, active: true, local: plain(r.From), peer: plain(r.To),
+		m: m, num: m.number(), state: stateAsking, active: true, local: plain(r.From), peer: plain(r.To),
 		localID: newID(m, m.conns), exchange: m.transaction(), psn: m.psn(), qpn: r.QPN,
 		account: r.Account,
 		depth:   r.InitiatorDepth, resources: r.ResponderResources, mtu: r.PathMTU,
@@ -108,14 +117,14 @@ func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
 		every: 2*duration(lifetime) + duration(cmTimeout),
 	}
 	if c.mtu == 0 {
-		c.mtu = m.cfg.PathMTU()
+		c.mtu = m.mtu()
 	}
 	if c.ackTimeout == 0 {
 		c.ackTimeout = DefaultACKTimeout
 	}
 	c.path = mad.Path{
 		LocalLID: permissive, RemoteLID: permissive, LocalGID: mad.GIDOf(c.local),
-		RemoteGID: mad.GIDOf(c.peer), FlowLabel: m.cfg.Rand() & 0xfffff, TrafficClass: r.TrafficClass,
+		RemoteGID: mad.GIDOf(c.peer), FlowLabel: m.draw() & 0xfffff, TrafficClass: r.TrafficClass,
 		HopLimit: hopLimit, ACKTimeout: c.ackTimeout,
 	}
 	var private []byte
@@ -155,6 +164,12 @@ type Reply struct {
 // Accept answers a request. EventEstablished follows, or EventUnreachable or EventRejected. The QP
 // should be ready for packets: see Attr.
 func (c *Conn) Accept(now time.Time, r *Reply) error {
+	return c.m.noted(now, Call{Kind: CallAccept, Of: c.num, What: r}, func() error {
+		return c.accept(now, r)
+	})
+}
+
+func (c *Conn) accept(now time.Time, r *Reply) error {
 	switch {
 	case c.state != stateAsked:
 		return fmt.Errorf("accept: %w", ErrState)
@@ -182,6 +197,12 @@ func (c *Conn) agree(r *Reply) {
 // Reject refuses a request for a program, or a peer's reply, with up to MaxRejectData octets for
 // the peer's.
 func (c *Conn) Reject(now time.Time, privateData []byte) error {
+	return c.m.noted(now, Call{Kind: CallReject, Of: c.num, Octets: privateData}, func() error {
+		return c.reject(now, privateData)
+	})
+}
+
+func (c *Conn) reject(now time.Time, privateData []byte) error {
 	switch {
 	case c.state != stateAsked && c.state != stateReplied:
 		return fmt.Errorf("reject: %w", ErrState)
@@ -227,7 +248,13 @@ func (c *Conn) settled() {
 // Ready says that the QP is ready for the connection, which begins: the peer is told, and
 // EventEstablished follows, in front of all that the peer does then. It gets up to MaxReadyData
 // octets for its program.
-func (c *Conn) Ready(_ time.Time, privateData []byte) error {
+func (c *Conn) Ready(now time.Time, privateData []byte) error {
+	return c.m.noted(now, Call{Kind: CallReady, Of: c.num, Octets: privateData}, func() error {
+		return c.ready(privateData)
+	})
+}
+
+func (c *Conn) ready(privateData []byte) error {
 	switch {
 	case c.state != stateReplied:
 		return fmt.Errorf("establish: %w", ErrState)
@@ -247,7 +274,13 @@ func (c *Conn) sendRTU() {
 
 // Established says that a packet of the peer's QP has come, which shows that the peer is ready; its
 // word for that can be late, or lost. ErrOpen if it was not.
-func (c *Conn) Established(time.Time) error {
+func (c *Conn) Established(now time.Time) error {
+	return c.m.noted(now, Call{Kind: CallEstablished, Of: c.num}, func() error {
+		return c.established()
+	})
+}
+
+func (c *Conn) established() error {
 	switch c.state {
 	case stateReplying:
 		c.establish(nil)
@@ -270,6 +303,12 @@ func (c *Conn) establish(private []byte) {
 // Disconnect ends the connection. EventDisconnected follows, unless it has come, and then
 // EventTimeWaitOver. The QP should be in Error.
 func (c *Conn) Disconnect(now time.Time) error {
+	return c.m.noted(now, Call{Kind: CallDisconnect, Of: c.num}, func() error {
+		return c.disconnect(now)
+	})
+}
+
+func (c *Conn) disconnect(now time.Time) error {
 	switch c.state {
 	case stateEstablished:
 		c.state = stateLeaving
@@ -292,6 +331,13 @@ func (c *Conn) Disconnect(now time.Time) error {
 // Close gives a Conn up: the peer learns it, and the owner hears no more. What has to be repeated
 // or waited for goes on without it.
 func (c *Conn) Close(now time.Time) {
+	_ = c.m.noted(now, Call{Kind: CallClose, Of: c.num}, func() error { // which does not fail
+		c.close(now)
+		return nil
+	})
+}
+
+func (c *Conn) close(now time.Time) {
 	if c.ownerless {
 		return
 	}
@@ -307,7 +353,7 @@ func (c *Conn) Close(now time.Time) {
 		c.sendREJ(mad.AboutREP, mad.ConsumerRejection, nil)
 		c.timeWait(now)
 	case stateReplying, stateEstablished:
-		_ = c.Disconnect(now) // it can in these states
+		_ = c.disconnect(now) // it can in these states
 	case stateTimeWait:
 		c.keep()
 	default: // it is on its way out

@@ -164,16 +164,19 @@ func TestRefuses(t *testing.T) {
 func TestListeners(t *testing.T) {
 	s := newSUT(t)
 	at := func(a Service) *Listener {
-		l, err := s.Listen(a, one, 1)
+		l, err := s.listen(a, one, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
-	own := at(service)
-	own.Only6 = true // says something of the unspecified address of IPv6 only
-	at(lookups)      // the same number, another space
-	if _, err := s.Listen(service, one, 1); !errors.Is(err, ErrInUse) {
+	own, err := s.Listen(s.now, &ListenRequest{Service: service, Addr: one, Backlog: 1,
+		Only6: true}) // which says something of the unspecified address of IPv6 only
+	if err != nil {
+		t.Fatal(err)
+	}
+	at(lookups) // the same number, another space
+	if _, err := s.listen(service, one, 1); !errors.Is(err, ErrInUse) {
 		t.Error(err)
 	}
 	all := s.listens(service)
@@ -213,7 +216,7 @@ func TestListeners(t *testing.T) {
 func TestServiceID(t *testing.T) {
 	s := newSUT(t)
 	own := Service{ID: 0x0100000000123456}
-	l, err := s.Listen(own, netip.IPv6Unspecified(), 1)
+	l, err := s.listen(own, netip.IPv6Unspecified(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ const (
 // An early request has come when nobody listened any more.
 type early struct {
 	m        *Manager
+	num      uint64
 	service  Service
 	from, to netip.Addr
 	mad      []byte
@@ -48,7 +49,7 @@ func (in *incoming) waits(service uint64) bool {
 	if !until.After(in.now) || len(m.early) >= maxEarly {
 		return false
 	}
-	e := &early{m: m, service: s, from: in.from, to: in.to, mad: clone(in.mad)}
+	e := &early{m: m, num: m.number(), service: s, from: in.from, to: in.to, mad: clone(in.mad)}
 	e.timer.due = e.again
 	m.early = append(m.early, e)
 	m.timers.set(&e.timer, until)

@@ -50,9 +50,13 @@ func newSUT(t *testing.T, change ...func(*Config)) *sut {
 	return &sut{t: t, Manager: New(cfg), now: epoch, from: two, id: 0x7000}
 }
 
+func (s *sut) listen(svc Service, addr netip.Addr, backlog int) (*Listener, error) {
+	return s.Listen(s.now, &ListenRequest{Service: svc, Addr: addr, Backlog: backlog})
+}
+
 func (s *sut) listens(svc Service) *Listener {
 	s.t.Helper()
-	l, err := s.Listen(svc, netip.IPv6Unspecified(), 8)
+	l, err := s.listen(svc, netip.IPv6Unspecified(), 8)
 	if err != nil {
 		s.t.Fatal(err)
 	}

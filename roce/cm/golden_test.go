@@ -264,7 +264,7 @@ func play(t *testing.T, all []recorded, self netip.Addr) {
 	}
 	r.sut = &sut{t: t, Manager: New(cfg), now: epoch}
 	for s := range listens {
-		if _, err := r.Listen(s, self, 8); err != nil {
+		if _, err := r.listen(s, self, 8); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,29 +53,45 @@ type listenKey struct {
 type Listener struct {
 	// Owner is the caller's.
 	Owner any
-	// Only6: the unspecified IPv6 address does not stand for IPv4.
-	Only6 bool
-	// Account is whose it is, or nil.
-	Account *Account
 
 	m       *Manager
+	num     uint64
 	key     listenKey
 	backlog int
 	waiting int // requests that have not been answered
 	peers   map[peerKey]int
+	only6   bool
+	account *Account
 }
 
-// Listen takes requests for a service that come to addr; an unspecified one stands for all of its
-// family, that of IPv6 for both. At most backlog of them wait for an answer. ErrInUse if there is a
-// Listener of this service and addr.
-func (m *Manager) Listen(s Service, addr netip.Addr, backlog int) (*Listener, error) {
-	key := listenKey{s, plain(addr)}
+// A ListenRequest says where to listen. An unspecified Addr stands for all of its family, that of
+// IPv6 for both, unless Only6 is set.
+type ListenRequest struct {
+	Service Service
+	Addr    netip.Addr
+	Backlog int // how many requests wait for an answer at most
+	Only6   bool
+	Account *Account `json:"-"` // who listens, or nil
+}
+
+// Listen takes requests for a service. ErrInUse if there is a Listener of this service and address.
+func (m *Manager) Listen(now time.Time, r *ListenRequest) (l *Listener, err error) {
+	err = m.noted(now, Call{Kind: CallListen, What: r, Account: r.Account}, func() error {
+		l, err = m.listen(r)
+		return err
+	})
+	return l, err
+}
+
+func (m *Manager) listen(r *ListenRequest) (*Listener, error) {
+	key := listenKey{r.Service, plain(r.Addr)}
 	if m.listeners[key] != nil {
-		return nil, fmt.Errorf("listen at %v, %v: %w", addr, s, ErrInUse)
+		return nil, fmt.Errorf("listen at %v, %v: %w", r.Addr, r.Service, ErrInUse)
 	}
-	l := &Listener{m: m, key: key, backlog: max(backlog, 1), peers: map[peerKey]int{}}
+	l := &Listener{m: m, num: m.number(), key: key, backlog: max(r.Backlog, 1),
+		peers: map[peerKey]int{}, only6: r.Only6, account: r.Account}
 	m.listeners[key] = l
-	m.listened(s)
+	m.listened(r.Service)
 	return l, nil
 }
 
@@ -85,10 +101,13 @@ func (l *Listener) Waiting() int { return l.waiting }
 // Close takes no more requests. Those that have come can be answered as before; those that come now
 // wait a moment for another Listener of the service, and are refused then.
 func (l *Listener) Close(now time.Time) {
-	if l.m.listeners[l.key] == l {
-		delete(l.m.listeners, l.key)
-		l.m.left(now, l.key.service)
-	}
+	_ = l.m.noted(now, Call{Kind: CallUnlisten, Of: l.num}, func() error { // which does not fail
+		if l.m.listeners[l.key] == l {
+			delete(l.m.listeners, l.key)
+			l.m.left(now, l.key.service)
+		}
+		return nil
+	})
 }
 
 // listener is who takes requests for service that come to addr, nil: nobody does. datagrams says
@@ -103,7 +122,7 @@ func (m *Manager) listener(service uint64, addr netip.Addr, datagrams bool) *Lis
 		all[1] = addr
 	}
 	for _, a := range all {
-		if l := m.listeners[listenKey{s, a}]; l != nil && !(l.Only6 && a.Is6() && addr.Is4()) {
+		if l := m.listeners[listenKey{s, a}]; l != nil && !(l.only6 && a.Is6() && addr.Is4()) {
 			return l
 		}
 	}

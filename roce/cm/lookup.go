@@ -15,6 +15,7 @@ type Lookup struct {
 	Owner any
 
 	m           *Manager
+	num         uint64
 	id          uint32
 	local, peer netip.Addr
 	account     *Account // who asks
@@ -29,18 +30,26 @@ type LookupRequest struct {
 	From, To     netip.Addr
 	SourcePort   uint16
 	Service      Service
-	Account      *Account // who asks, or nil
+	Account      *Account `json:"-"` // who asks, or nil
 	TrafficClass uint8
 	PrivateData  []byte // up to MaxLookupData
 }
 
 // Lookup asks. EventFound follows, or EventUnreachable.
-func (m *Manager) Lookup(now time.Time, r *LookupRequest) (*Lookup, error) {
+func (m *Manager) Lookup(now time.Time, r *LookupRequest) (l *Lookup, err error) {
+	err = m.noted(now, Call{Kind: CallLookup, What: r, Account: r.Account}, func() error {
+		l, err = m.lookUp(now, r)
+		return err
+	})
+	return l, err
+}
+
+func (m *Manager) lookUp(now time.Time, r *LookupRequest) (*Lookup, error) {
 	if len(r.PrivateData) > MaxLookupData {
 		return nil, fmt.Errorf("look up with %d octets, at most %d: %w", len(r.PrivateData),
 			MaxLookupData, ErrPrivate)
 	}
-	l := &Lookup{m: m, local: plain(r.From), peer: plain(r.To), account: r.Account,
+	l := &Lookup{m: m, num: m.number(), local: plain(r.From), peer: plain(r.To), account: r.Account,
 		class: r.TrafficClass, left: cmRetries}
 	l.id = newID(m, m.lookups)
 	head := mad.Address{Source: l.local, Dest: l.peer, Port: r.SourcePort}
@@ -67,11 +76,18 @@ func (l *Lookup) expire(now time.Time) {
 		return
 	}
 	l.m.tell(Event{Kind: EventUnreachable, Lookup: l, TimedOut: true})
-	l.Cancel()
+	l.cancel()
 }
 
 // Cancel gives a Lookup up; nothing is told of it any more.
-func (l *Lookup) Cancel() {
+func (l *Lookup) Cancel(now time.Time) {
+	_ = l.m.noted(now, Call{Kind: CallCancel, Of: l.num}, func() error { // which does not fail
+		l.cancel()
+		return nil
+	})
+}
+
+func (l *Lookup) cancel() {
 	l.m.timers.stop(&l.timer)
 	if l.m.lookups[l.id] == l {
 		delete(l.m.lookups, l.id)
@@ -83,7 +99,7 @@ func (in *incoming) sidrREP(r *mad.SIDRREP) {
 	if l == nil || l.peer != in.from {
 		return
 	}
-	l.Cancel()
+	l.cancel()
 	in.m.tell(Event{Kind: EventFound, Lookup: l, Status: r.Status, QPN: r.QPN, QKey: r.QKey,
 		PrivateData: clone(r.PrivateData)})
 }
@@ -94,6 +110,7 @@ type Query struct {
 	Owner any
 
 	m           *Manager
+	num         uint64
 	key         queryKey
 	share       peerKey
 	local       netip.Addr
@@ -140,8 +157,8 @@ func (in *incoming) sidrREQ(r *mad.SIDRREQ) {
 	if !m.admit(l, share) {
 		return
 	}
-	q := &Query{m: m, key: key, share: share, local: in.to, listener: l, service: r.ServiceID,
-		transaction: in.transaction}
+	q := &Query{m: m, num: m.number(), key: key, share: share, local: in.to, listener: l,
+		service: r.ServiceID, transaction: in.transaction}
 	q.timer.due = q.expire
 	m.queries[key] = q
 	m.timers.set(&q.timer, in.now.Add(requestLife))
@@ -167,6 +184,12 @@ type Answer struct {
 
 // Answer answers. ErrState: it has been, or the peer has given up.
 func (q *Query) Answer(now time.Time, a *Answer) error {
+	return q.m.noted(now, Call{Kind: CallAnswer, Of: q.num, What: a}, func() error {
+		return q.respond(now, a)
+	})
+}
+
+func (q *Query) respond(now time.Time, a *Answer) error {
 	switch {
 	case q.gone || q.answer != nil:
 		return fmt.Errorf("answer: %w", ErrState)

@@ -55,7 +55,7 @@ func TestLookup(t *testing.T) {
 	silent(t, "", s.pass(5*time.Second))
 	s.happened(EventUnreachable)
 	l, _ = asks()
-	l.Cancel()
+	l.Cancel(s.now)
 	s.over()
 	s.nothing("canceled")
 }

@@ -67,6 +67,8 @@ type Manager struct {
 	admission
 	kept list.List // of *Conn and *Query that are over, the oldest first
 
+	numbers uint64  // of objects there were
+	journal Journal // nil: nobody wants to hear of calls
 	packets []Packet
 	events  []Event
 	stats   Stats
@@ -146,9 +148,13 @@ func (m *Manager) Load() Load {
 // Receive takes a MAD that has come from QP 1 of from to address to of the device, with QP 1's
 // Q_Key. b is good for the call only. What is no message of connection management is dropped.
 func (m *Manager) Receive(now time.Time, from, to netip.Addr, b []byte) {
-	if msg := m.take(now, plain(from), plain(to), b); msg != nil {
-		m.stats.Received[msg.Attribute()-mad.AttrREQ]++
-	}
+	c := Call{Kind: CallReceive, From: plain(from), To: plain(to), Octets: b}
+	_ = m.noted(now, c, func() error { // which does not fail
+		if msg := m.take(now, c.From, c.To, b); msg != nil {
+			m.stats.Received[msg.Attribute()-mad.AttrREQ]++
+		}
+		return nil
+	})
 }
 
 // take is Receive but for the counters; nil: b is none.
@@ -201,23 +207,31 @@ func (in *incoming) duplicate(a mad.Attribute) { in.m.stats.Duplicates[a-mad.Att
 func (m *Manager) send(p Packet, a mad.Attribute) {
 	m.stats.Sent[a-mad.AttrREQ]++
 	m.packets = append(m.packets, p)
+	if m.journal != nil {
+		m.journal.Sent(&p)
+	}
 }
 
-func (m *Manager) tell(e Event) { m.events = append(m.events, e) }
+func (m *Manager) tell(e Event) {
+	m.events = append(m.events, e)
+	if m.journal != nil {
+		m.journal.Told(&e)
+	}
+}
 
 // newID is a number that nobody has guessed, and that none in use is.
 func newID[V any](m *Manager, used map[uint32]V) uint32 {
 	for {
-		id := m.cfg.Rand()
+		id := m.draw()
 		if _, taken := used[id]; id != 0 && !taken {
 			return id
 		}
 	}
 }
 
-func (m *Manager) transaction() uint64 { return uint64(m.cfg.Rand())<<32 | uint64(m.cfg.Rand()) }
+func (m *Manager) transaction() uint64 { return uint64(m.draw())<<32 | uint64(m.draw()) }
 
-func (m *Manager) psn() uint32 { return m.cfg.Rand() & 0xffffff }
+func (m *Manager) psn() uint32 { return m.draw() & 0xffffff }
 
 // A keepsake is what is over, and can be let go of.
 type keepsake interface{ drop() }

@@ -40,7 +40,8 @@ func (in *incoming) req(r *mad.REQ) {
 		return // the peer asks again, and the program may have answered some by then
 	}
 	c := &Conn{
-		m: m, state: stateAsked, since: in.now, local: in.to, peer: in.from, localID: newID(m, m.conns),
+		m: m, num: m.number(), state: stateAsked, since: in.now, local: in.to,
+		peer: in.from, localID: newID(m, m.conns),
 		remoteID: r.LocalID, guid: r.GUID, exchange: in.transaction, listener: l, share: share,
 		half: true, waiting: true, held: true, retries: r.MaxCMRetries & 15, psn: m.psn(), peerQPN: r.QPN,
 		peerPSN: r.StartingPSN, depth: r.ResponderResources, resources: r.InitiatorDepth, mtu: r.PathMTU,
@@ -88,7 +89,7 @@ func (in *incoming) check(r *mad.REQ, l *Listener) (head mad.Address, private []
 	case r.PKey&0x7fff != 0x7fff, r.Primary.RemoteGID != mad.GIDOf(in.to),
 		r.Primary.LocalGID != mad.GIDOf(in.from):
 		return head, nil, mad.InvalidGID
-	case r.PathMTU == 0 || r.PathMTU > in.m.cfg.PathMTU():
+	case r.PathMTU == 0 || r.PathMTU > in.m.mtu():
 		return head, nil, mad.InvalidMTU
 	case r.QPN <= mad.QPN:
 		return head, nil, mad.UnsupportedReq
@@ -130,7 +131,7 @@ func (c *Conn) askedAgain(in *incoming) {
 func (c *Conn) stale(in *incoming) {
 	switch c.state {
 	case stateEstablished:
-		_ = c.Disconnect(in.now) // it can in this state
+		_ = c.disconnect(in.now) // it can in this state
 	case stateAsked, stateReplying:
 		c.rejected(in.now, Event{Kind: EventRejected, Reason: mad.StaleConnection})
 	default: // over, or soon

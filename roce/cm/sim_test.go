@@ -80,7 +80,8 @@ func newSim(t *testing.T, seed uint64) *sim {
 		e := &s.ends[i]
 		e.Manager, e.addr = New(cfg), netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		for _, svc := range []Service{service, lookups} {
-			if _, err := e.Listen(svc, e.addr, 3); err != nil {
+			r := &ListenRequest{Service: svc, Addr: e.addr, Backlog: 3}
+			if _, err := e.Listen(s.now, r); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -63,6 +63,16 @@ func (m *Manager) Deadline() (time.Time, bool) {
 
 // Expire does what was to be done by now.
 func (m *Manager) Expire(now time.Time) {
+	if at, ok := m.Deadline(); !ok || at.After(now) {
+		return
+	}
+	_ = m.noted(now, Call{Kind: CallExpire}, func() error { // which does not fail
+		m.expire(now)
+		return nil
+	})
+}
+
+func (m *Manager) expire(now time.Time) {
 	for len(m.timers) > 0 && !m.timers[0].at.After(now) {
 		heap.Pop(&m.timers).(*timer).due(now)
 	}

@@ -145,7 +145,7 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 		return
 	}
 	switch s.Op {
-	case opPostSend, opPostWrite, opPost:
+	case opPostSend, opPostWrite, opPost, opAppendDatagram:
 		p := a[3]
 		if s.Op == opPost {
 			p = a[5]

@@ -15,7 +15,11 @@ import (
 )
 
 // magic begins a file, of this version.
-const magic = "vrnic recording 1\n"
+// One of version 1 has less that is played.
+const (
+	magic    = "vrnic recording 2\n"
+	oldMagic = "vrnic recording 1\n"
+)
 
 // A Meta says what a recording is of.
 type Meta struct {
@@ -27,8 +31,12 @@ type Meta struct {
 // Kinds of subjects.
 const (
 	Connection = "connection" // an engine: its calls are played again
-	QueuePair  = "qp"         // what becomes of its requests
-	Session    = "session"    // calls of a program
+	StartUp    = "start-up"   // of MPA: as a connection
+	DatagramQP = "datagrams"  // an engine, of a queue pair that has no connection
+	// ConnManager is the engine of a device's connection manager.
+	ConnManager = "connection manager"
+	QueuePair   = "qp"      // what becomes of its requests
+	Session     = "session" // calls of a program
 )
 
 // A Subject is what records are about.
@@ -46,6 +54,9 @@ type Subject struct {
 	IWARP     *IWARP       `json:"iwarp,omitempty"`
 	RC        *roce.Config `json:"rc,omitempty"`
 	UC        *roce.Config `json:"uc,omitempty"`
+	Start     *Start       `json:"start,omitempty"`
+	UD        *UD          `json:"ud,omitempty"`
+	CM        *CM          `json:"cm,omitempty"`
 
 	// Of a session.
 	Program string `json:"program,omitempty"`
@@ -63,12 +74,24 @@ type IWARP struct {
 }
 
 // name is how a queue pair or a connection is told of.
-func (s *Subject) name() string { return fmt.Sprintf("QP %d of %s", s.QPN, s.Device) }
+func (s *Subject) name() string {
+	if s.QPN == 0 {
+		return s.Device // of no queue pair, or of one that is not known yet
+	}
+	return fmt.Sprintf("QP %d of %s", s.QPN, s.Device)
+}
+
+// Played reports that s has an engine, whose calls are played again.
+func (s *Subject) Played() bool { return s.Kind != QueuePair && s.Kind != Session }
 
 func (s *Subject) String() string {
 	switch s.Kind {
-	case Connection:
+	case Connection, StartUp:
 		return fmt.Sprintf("%s, %s from %s to %s", s.name(), s.Transport, s.Local, s.Remote)
+	case ConnManager:
+		return s.name() + ", connection manager"
+	case DatagramQP:
+		return s.name() + ", datagrams"
 	case QueuePair:
 		return s.name()
 	}
@@ -123,7 +146,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	switch _, err := io.ReadFull(f.in, head); {
 	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, err
-	case string(head) == magic && err == nil:
+	case (string(head) == magic || string(head) == oldMagic) && err == nil:
 	case len(head) > 0 && string(head[:len(magic)-2]) == magic[:len(magic)-2]:
 		return nil, fmt.Errorf("the recording is of another version (%q): replay it with the vrnic that "+
 			"made it", head[:len(head)-1])
@@ -231,6 +254,9 @@ func (f *Reader) Next() (rec Record, err error) {
 		}
 		if err != nil || len(rec.Steps) == 0 || rec.At < 0 {
 			return rec, f.damaged(errRecord)
+		}
+		if s := &rec.Steps[0]; s.Op == OpBelongs {
+			rec.Subject.QPN = uint32(s.Args[0])
 		}
 		return rec, nil
 	}

@@ -84,6 +84,44 @@ const (
 	OpReceived  // a receive has
 	OpCall      // a program asked the daemon for something
 	OpReply     // and got that answer
+	OpBelongs   // from here on it is known of which queue pair a subject is
+
+	// Calls of an iwarp.Initiator or iwarp.Responder.
+	opTakeFrame
+	opGiveFrame
+	opFrameGone
+	opReconfigure
+	opAcceptStart
+	opRejectStart
+	opStarted // what has come of it
+
+	// Calls of a roce.UD.
+	opSetQKey
+	opSetPSN
+	opAppendDatagram
+	opReceiveDatagram
+
+	// Calls of a cm.Manager, in the order of cm.CallKind from opManager on.
+	opRestore
+	opManager
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	// What it has asked for, and what has come of them.
+	opDrew
+	opMTU
+	opSentMAD
+	opTold
 
 	numOps
 )
@@ -105,6 +143,8 @@ const (
 	anyEngine engineKind = iota
 	iwarpEngine
 	roceEngine
+	startEngine
+	managerEngine
 )
 
 var opInfos = func() (t [numOps]opInfo) {
@@ -186,6 +226,33 @@ var opInfos = func() (t [numOps]opInfo) {
 	def(OpReceived, "receive", "wr op length status flags imm!", "", anyEngine)
 	def(OpCall, "call", "op", "o", anyEngine)
 	def(OpReply, "reply", "op errno", "ot", anyEngine)
+	def(OpBelongs, "is of", "qpn", "", anyEngine)
+
+	const s = startEngine
+	def(opTakeFrame, "Write", "", "oc", s)
+	def(opGiveFrame, "Read", "room", "c", s)
+	def(opFrameGone, "Commit", "octets", "c", s)
+	def(opReconfigure, "Reconfigure", "", "tc", s)
+	def(opAcceptStart, "Accept", "ird ord", "oc", s)
+	def(opRejectStart, "Reject", "", "oc", s)
+	def(opStarted, "comes to", "code!", "t", s)
+
+	def(opSetQKey, "SetQKey", "qkey!", "c", r)
+	def(opSetPSN, "SetPSN", "psn", "c", r)
+	def(opAppendDatagram, "Append", "dest qkey! length payload solicited immediate imm!", "c", r)
+	def(opReceiveDatagram, "Receive", "ip", "oc", r)
+
+	const m = managerEngine
+	def(opRestore, "begins with", "", "oc", m)
+	for kind, name := range []string{"Receive", "Expire", "Listen", "Unlisten", "Connect", "Accept",
+		"Reject", "Ready", "Established", "Disconnect", "Close", "Lookup", "Cancel", "Answer"} {
+		def(opManager+Op(kind), name, "now of account most", "otc", m)
+	}
+	def(opDrew, "Rand", "n!", "", m)
+	def(opMTU, "PathMTU", "code", "", m)
+	def(opSentMAD, "sends", "class answers", "ot", m)
+	def(opTold, "tells", "event conn listener query lookup resources depth rnr-retries retries "+
+		"flow-control srq qpn qkey! reason status timed-out", "ot", m)
 	return t
 }()
 

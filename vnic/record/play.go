@@ -50,7 +50,7 @@ type engine interface {
 // recording cannot be played.
 func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 	s := rec.Subject
-	if s == nil || s.Kind != Connection {
+	if s == nil || !s.Played() {
 		return false, nil, nil
 	}
 	if rec.Opened {
@@ -59,7 +59,7 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 		return false, nil, err
 	}
 	c := p.conns[s.ID]
-	if c == nil || c.broken || rec.Lost {
+	if c == nil || c.broken || rec.Lost || rec.Steps[0].Op == OpBelongs {
 		return false, nil, nil
 	}
 	c.calls++
@@ -108,6 +108,12 @@ func (c *conn) make(t *Tape, s *Subject) (err error) {
 		c.engine, err = newRCPlayer(t, s.RC, &c.script)
 	case s.UC != nil:
 		c.engine, err = newUCPlayer(t, s.UC, &c.script)
+	case s.UD != nil:
+		c.engine = newDatagramPlayer(t, s.UD, &c.script)
+	case s.CM != nil:
+		c.engine, err = newManagerPlayer(t, s.CM, &c.script)
+	case s.Start != nil:
+		c.engine, err = newStartPlayer(t, s.Start)
 	default:
 		err = errors.New("the recording does not say what it was made with")
 	}

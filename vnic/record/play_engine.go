@@ -26,6 +26,18 @@ func bounded(s *Step, i int, most uint64) error {
 	return nil
 }
 
+// roomFor is room for what a call is to read, as long as argument i says.
+func roomFor(room *[]byte, s *Step, i int) ([]byte, error) {
+	if err := bounded(s, i, maxOctets); err != nil {
+		return nil, err
+	}
+	n := s.Args[i]
+	if uint64(cap(*room)) < n {
+		*room = make([]byte, n)
+	}
+	return (*room)[:n:n], nil
+}
+
 // An endpointPlayer plays an Endpoint.
 type endpointPlayer struct {
 	e    *Endpoint
@@ -77,13 +89,11 @@ func (p *endpointPlayer) play(s *Step) error {
 	case opLen:
 		e.Len()
 	case opRead:
-		if err := bounded(s, 0, maxOctets); err != nil {
+		room, err := roomFor(&p.room, s, 0)
+		if err != nil {
 			return err
 		}
-		if p.room = p.room[:0]; uint64(cap(p.room)) < a[0] {
-			p.room = make([]byte, a[0])
-		}
-		_, _ = e.Read(p.room[:a[0]:a[0]])
+		_, _ = e.Read(room)
 	case opCommit:
 		e.Commit(int(min(a[0], maxOctets)))
 	case opSetEMSS:
@@ -215,7 +225,7 @@ func (p *packetsPlayer) play(s *Step) error {
 	case opPost:
 		r := roce.Request{Token: a[0], Op: roce.Op(a[1]), Solicited: a[2] != 0, Fence: a[3] != 0,
 			Length: uint32(a[4]), Addr: a[6], RKey: uint32(a[7]), Swap: a[9], Compare: a[10],
-			Imm: [packet.ImmDtLen]byte{byte(a[8] >> 24), byte(a[8] >> 16), byte(a[8] >> 8), byte(a[8])}}
+			Imm: immOctets(a[8])}
 		if a[1] > uint64(roce.FetchAdd) || a[5] == 0 && r.Op < roce.Read && r.Length > 0 {
 			return errNoCall
 		}

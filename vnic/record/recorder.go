@@ -130,6 +130,24 @@ func (t *Tape) off() bool {
 	return true
 }
 
+// belongs says of which queue pair the connection is, which was not known when it began.
+func (t *Tape) belongs(qpn uint32) {
+	if t.off() {
+		return
+	}
+	t.c.begin(t.id, t.r.now())
+	t.c.step(OpBelongs, nil, "", uint64(qpn))
+	t.put()
+}
+
+// put puts a record that is whole; nothing comes behind one for which there is no room.
+func (t *Tape) put() {
+	if t.c.over || !t.r.to.put(t.c.b, false) {
+		t.dead = true
+		t.r.lost(t.id)
+	}
+}
+
 // call begins a call of the engine.
 func (t *Tape) call(op Op, octets []byte, text string, args ...uint64) {
 	if t.inner++; t.inner > 1 {
@@ -151,10 +169,7 @@ func (t *Tape) step(op Op, octets []byte, text string, args ...uint64) {
 func (t *Tape) done(n uint64, octets []byte, err error) {
 	if t.inner == 1 {
 		t.c.step(opReturn, octets, textOf(err), n, codeOf(err))
-		if t.c.over || !t.r.to.put(t.c.b, false) {
-			t.dead = true
-			t.r.lost(t.id)
-		}
+		t.put()
 	}
 	t.inner--
 }

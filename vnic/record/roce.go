@@ -1,8 +1,6 @@
 package record
 
 import (
-	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/vrnic/vrnic/roce"
@@ -69,6 +67,11 @@ func immOf(b [packet.ImmDtLen]byte) uint64 {
 	return uint64(b[0])<<24 | uint64(b[1])<<16 | uint64(b[2])<<8 | uint64(b[3])
 }
 
+// immOctets is what immOf is the number of.
+func immOctets(n uint64) [packet.ImmDtLen]byte {
+	return [packet.ImmDtLen]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
+}
+
 func (p *Packets) payload(d roce.Payload) (roce.Payload, uint64) {
 	if d == nil {
 		return nil, 0
@@ -97,13 +100,19 @@ func (p *Packets) Receive(now time.Time, h *packet.Header, octets []byte) {
 		return
 	}
 	// The packet as it came, but for its ICRC: what h has is all that matters of its headers.
-	room := make([]byte, 0, packet.MaxHeaderLen+packet.AETHLen+len(octets)+3)
-	b := append(h.Append(room), octets...)
-	b = append(b, make([]byte, h.Pad)...)
-	n := len(b) - int(h.Pad) - len(octets)
+	b, octets := wholePacket(nil, h, octets)
 	p.t.call(opReceive, b, "", p.at(now))
-	p.Engine.Receive(now, h, b[n:n+len(octets)])
+	p.Engine.Receive(now, h, octets)
 	p.done(0, nil, nil)
+}
+
+// wholePacket is the packet that has h and these octets, behind what is in front of it, and the
+// octets in it.
+func wholePacket(front []byte, h *packet.Header, octets []byte) (b, in []byte) {
+	b = make([]byte, 0, len(front)+packet.MaxHeaderLen+packet.AETHLen+len(octets)+3)
+	b = append(h.Append(append(b, front...)), octets...)
+	n := len(b) - len(octets)
+	return append(b, make([]byte, h.Pad)...), b[n:]
 }
 
 func (p *Packets) Expire(now time.Time) {
@@ -116,21 +125,12 @@ func (p *Packets) Expire(now time.Time) {
 	p.done(0, nil, nil)
 }
 
-// configText is cfg as a Step has it.
-func configText(cfg *roce.Config) string {
-	b, err := json.Marshal(cfg)
-	if err != nil {
-		panic(fmt.Sprintf("record: %v", err)) // it has no such values
-	}
-	return string(b)
-}
-
 func (p *Packets) Start(cfg roce.Config) {
 	if p.t.off() {
 		p.Engine.Start(cfg)
 		return
 	}
-	p.t.call(opStart, nil, configText(&cfg))
+	p.t.call(opStart, nil, asText(&cfg))
 	p.Engine.Start(cfg)
 	p.done(0, nil, nil)
 }
@@ -140,7 +140,7 @@ func (p *Packets) Update(cfg roce.Config) {
 		p.Engine.Update(cfg)
 		return
 	}
-	p.t.call(opUpdate, nil, configText(&cfg))
+	p.t.call(opUpdate, nil, asText(&cfg))
 	p.Engine.Update(cfg)
 	p.done(0, nil, nil)
 }
@@ -228,9 +228,14 @@ func (h packetHost) PlaceReceive(off uint32, chunk []byte, last bool) error {
 
 func (h packetHost) EndReceive(r roce.Received) error {
 	err := h.h.EndReceive(r)
-	h.p.t.step(opFinishReceive, nil, textOf(err), uint64(r.Length), bit(r.Write), bit(r.Solicited),
-		bit(r.Immediate), immOf(r.Imm), bit(r.Invalidate), uint64(r.RKey), uint64(r.Source), codeOf(err))
+	h.p.t.step(opFinishReceive, nil, textOf(err), receivedArgs(&r, err)...)
 	return err
+}
+
+// receivedArgs are those of an EndReceive that has returned err.
+func receivedArgs(r *roce.Received, err error) []uint64 {
+	return []uint64{uint64(r.Length), bit(r.Write), bit(r.Solicited), bit(r.Immediate), immOf(r.Imm),
+		bit(r.Invalidate), uint64(r.RKey), uint64(r.Source), codeOf(err)}
 }
 
 func (h packetHost) FailReceive(s roce.Status) {

@@ -114,7 +114,7 @@ func (w *wire) what(call, s *Step) []string {
 			if len(w.read) < maxOctets { // more nobody reads without a Commit, but a file may say so
 				w.read = append(w.read, s.Octets...)
 			}
-		case opAppend:
+		case opAppend, opAppendDatagram:
 			return packetText(s.Octets)
 		}
 	case opCommit:
@@ -126,6 +126,10 @@ func (w *wire) what(call, s *Step) []string {
 		return []string{iwarp.DescribeSegment(s.Octets)}
 	case opReceive:
 		return packetText(s.Octets)
+	case opManager, opSentMAD:
+		return madText(s.Octets)
+	case opReceiveDatagram:
+		return packetText(s.Octets[min(s.Args[0], uint64(len(s.Octets))):])
 	}
 	return nil
 }

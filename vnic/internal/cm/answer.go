@@ -174,20 +174,21 @@ func (id *ID) overlaid(p rdma.ConnParam) rdma.ConnParam {
 type streamRequest struct {
 	*grant
 	stream    iwarp.Stream
-	responder *iwarp.Responder
+	responder responder
 	replied   bool           // the Responder has a Reply to say
 	params    iwarp.Params   // once it has
 	asked     rdma.ConnParam // as params
 }
 
 // reply makes the Reply, which the Responder has to say then.
-func (r *streamRequest) reply(id *ID, p rdma.ConnParam) error {
+func (r *streamRequest) reply(a *Attempt, p rdma.ConnParam) error {
 	if r.replied {
 		return nil
 	}
 	r.replied = true
-	u := id.user
-	p = id.overlaid(p)
+	r.belongs(a)
+	u := a.id.user
+	p = a.id.overlaid(p)
 	r.asked = p
 	err := r.responder.Reconfigure(u.startConfig(p))
 	if err == nil {
@@ -202,7 +203,7 @@ func (r *streamRequest) reply(id *ID, p rdma.ConnParam) error {
 
 // acceptNow sends the Reply and connects the QP, unless there is no room for all of the Reply.
 func (r *streamRequest) acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error) {
-	if err := r.reply(a.id, p); err != nil {
+	if err := r.reply(a, p); err != nil {
 		return false, err
 	}
 	if err := flushStart(r.stream, r.responder); err != nil {
@@ -216,7 +217,7 @@ func (r *streamRequest) acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err 
 }
 
 func (r *streamRequest) accept(ctx context.Context, a *Attempt, p rdma.ConnParam) error {
-	if err := r.reply(a.id, p); err != nil {
+	if err := r.reply(a, p); err != nil {
 		return err
 	}
 	// "Bind the DDP endpoint, be ready for FPDUs, then send the Reply": what comes right behind

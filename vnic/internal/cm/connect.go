@@ -160,7 +160,7 @@ func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.C
 		abort(s)
 		return connectFailed(err), false
 	}
-	m, err := iwarp.NewInitiator(id.user.startConfig(p), p.PrivateData)
+	m, err := a.newInitiator(id.user.startConfig(p), s, p.PrivateData)
 	if err != nil {
 		return abort(err)
 	}

@@ -218,7 +218,7 @@ func (l *acceptor) accept(from StreamListener) {
 func (l *acceptor) greet(r *streamRequest) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.id.m.cfg.MPARequest)
 	defer cancel()
-	res, err := iwarp.NewResponder(l.StartConfig())
+	res, err := l.id.m.newResponder(l.StartConfig(), r.stream)
 	if err != nil { // the limits are our own
 		panic(err)
 	}

@@ -16,6 +16,7 @@ import (
 	protocol "github.com/vrnic/vrnic/roce/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/session"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A Config says what the connection manager of a device works with. Durations of 0 or less: no
@@ -38,6 +39,9 @@ type Config struct {
 	Turn       time.Duration // for which a handshake that does not get on delays those behind it
 
 	RoCE *RoCE // nil: a device of iWARP
+	// Tape records what sets up a connection of QP qpn, or of 0, which is not known yet; nil, both:
+	// nobody wants that.
+	Tape func(qpn uint32) *record.Tape
 
 	// See vnic.Config.
 	MaxPending, MaxPendingPerPeer   int

@@ -358,7 +358,7 @@ func (x *exchange) end() {
 		case x.conn != nil:
 			x.conn.Close(now)
 		case x.lookup != nil:
-			x.lookup.Cancel()
+			x.lookup.Cancel(now)
 		}
 	})
 }

@@ -23,10 +23,11 @@ func (id *ID) listenRoCELocked(l *acceptor) error {
 		s.Space = mad.PortSpaceUDP
 	}
 	addr, sharing := id.local.Addr(), id.sharing
-	if !id.m.gsi().Do(func(_ time.Time, c *protocol.Manager) {
-		if l.roce, err = c.Listen(s, addr, l.backlog); err == nil {
-			l.roce.Owner, l.roce.Account = (*roceAcceptor)(l), id.user.account
-			l.roce.Only6 = sharing.Only6
+	if !id.m.gsi().Do(func(now time.Time, c *protocol.Manager) {
+		l.roce, err = c.Listen(now, &protocol.ListenRequest{Service: s, Addr: addr, Backlog: l.backlog,
+			Only6: sharing.Only6, Account: id.user.account})
+		if err == nil {
+			l.roce.Owner = (*roceAcceptor)(l)
 		}
 	}) {
 		return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)

@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roi"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // The MPA start-up: what programs ask for and are told, in iwarp's terms, and the octets of it.
@@ -282,4 +283,58 @@ func (a *Attempt) agree(c *Connection) (err error) {
 		c.ROI, err = agreeROI(*a.roi, &c.Param, c.Param.ROI || sctp)
 	}
 	return err
+}
+
+// An initiator is an iwarp.Initiator, or one that is recorded.
+type initiator interface {
+	starter
+	Done() bool
+	Result() (iwarp.Params, error)
+}
+
+// A responder is an iwarp.Responder, or one that is recorded.
+type responder interface {
+	starter
+	Err() error
+	Request() (iwarp.Request, bool)
+	Reconfigure(cfg iwarp.StartConfig) error
+	Accept(ird, ord uint16, privateData []byte) (iwarp.Params, error)
+	Reject(privateData []byte) error
+}
+
+// tape records the start-up on s, of QP qpn, or of one that is not known yet; nil: nobody wants
+// that.
+func (m *Manager) tape(qpn uint32, s iwarp.Stream) *record.Tape {
+	if m.cfg.Tape == nil {
+		return nil
+	}
+	t := m.cfg.Tape(qpn)
+	if t != nil {
+		t.Between("MPA's start-up over tcp", s.LocalAddr().String(), s.RemoteAddr().String())
+	}
+	return t
+}
+
+// newInitiator is the Initiator of a's connection on s.
+func (a *Attempt) newInitiator(cfg iwarp.StartConfig, s iwarp.Stream,
+	privateData []byte) (initiator, error) {
+	if t := a.id.m.tape(a.qp.Num(), s); t != nil {
+		return record.NewInitiator(t, cfg, privateData)
+	}
+	return iwarp.NewInitiator(cfg, privateData)
+}
+
+// newResponder is the Responder on s.
+func (m *Manager) newResponder(cfg iwarp.StartConfig, s iwarp.Stream) (responder, error) {
+	if t := m.tape(0, s); t != nil {
+		return record.NewResponder(t, cfg)
+	}
+	return iwarp.NewResponder(cfg)
+}
+
+// belongs says of which QP r's connection is to be.
+func (r *streamRequest) belongs(a *Attempt) {
+	if x, ok := r.responder.(*record.Responder); ok {
+		x.Belongs(a.qp.Num())
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/roce/udp"
 	"github.com/vrnic/vrnic/vnic/internal/datagram"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // An Owner is what the Owner fields of roce/cm's objects hold. Happened is called for one event
@@ -67,6 +68,18 @@ func New(cfg Config) *Manager {
 	}
 	m.cm = cm.New(cfg.CM)
 	return m
+}
+
+// Record has the calls of roce/cm's Manager recorded by t from now on, until stop is called.
+func (m *Manager) Record(t *record.Tape) (stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	record.NewManager(t, m.cm, &m.cfg.CM)
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.cm.Note(nil)
+	}
 }
 
 // random is a number of the system's.

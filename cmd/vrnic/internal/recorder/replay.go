@@ -185,7 +185,7 @@ func (p *player) all(in *record.Reader, until uint64) (cut, err error) {
 // take plays a record.
 func (p *player) take(rec *record.Record) error {
 	s := rec.Subject
-	if s != nil && s.Kind == record.Connection && rec.Opened {
+	if s != nil && s.Played() && rec.Opened {
 		c := &played{subject: s}
 		p.conns, p.of[s.ID] = append(p.conns, c), c
 	}
@@ -228,6 +228,6 @@ func (p *player) summary() (same bool) {
 	if !same {
 		words = "there is a difference"
 	}
-	fmt.Fprintf(p.out, "%d connections, %d calls: %s\n", len(p.conns), calls, words)
+	fmt.Fprintf(p.out, "%d engines, %d calls: %s\n", len(p.conns), calls, words)
 	return same
 }

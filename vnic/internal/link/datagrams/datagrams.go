@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A QP is a queue pair as its Link sees it. Its methods are for the QP's owner.
@@ -58,6 +59,7 @@ type Link struct {
 	work *wqe.Requests
 	cfg  Config
 	ud   roce.UD
+	tape *record.Datagrams // of ud; nil: it is not recorded
 
 	to   *ah.AH // of tmpl
 	tmpl udp.Template
@@ -86,14 +88,41 @@ func New(qp QP, cfg Config) *Link {
 	}}
 }
 
+// Record has what makes and judges packets recorded by t from now on, if nobody does.
+func (l *Link) Record(t *record.Tape) {
+	if t != nil && l.recorder() == nil {
+		l.tape = record.NewDatagrams(t, &l.ud)
+	}
+}
+
+// recorder records what is done with ud; nil: nobody does.
+func (l *Link) recorder() *record.Datagrams {
+	if l.tape != nil && l.tape.Off() {
+		l.tape = nil
+	}
+	return l.tape
+}
+
 // SetQKey has packets made and judged by another Q_Key from now on.
 func (l *Link) SetQKey(k uint32) {
 	l.shutDoor()
+	if r := l.recorder(); r != nil {
+		r.SetQKey(k)
+		return
+	}
 	l.ud.QKey = k
 }
 
 // SetPSN sets the number of the next packet.
-func (l *Link) SetPSN(n uint32) { l.ud.PSN = packet.PSN(0).Add(n) }
+func (l *Link) SetPSN(n uint32) { l.setPSN(packet.PSN(0).Add(n)) }
+
+func (l *Link) setPSN(n packet.PSN) {
+	if r := l.recorder(); r != nil {
+		r.SetPSN(n)
+		return
+	}
+	l.ud.PSN = n
+}
 
 // Begin is called by who has got the QP's run token before the first TakePacket.
 func (l *Link) Begin() {
@@ -128,7 +157,13 @@ func (l *Link) take(ip, b []byte) {
 		l.cfg.Stats.WrongPKey.Add(1)
 		return
 	}
-	if l.ud.Receive((*receives)(l), &l.header, ip, payload) == roce.WrongQKey {
+	var came roce.Outcome
+	if r := l.recorder(); r != nil {
+		came = r.Receive((*receives)(l), &l.header, ip, payload)
+	} else {
+		came = l.ud.Receive((*receives)(l), &l.header, ip, payload)
+	}
+	if came == roce.WrongQKey {
 		l.cfg.Stats.WrongQKey.Add(1)
 	} else {
 		l.taken++
@@ -283,7 +318,7 @@ func (l *Link) NextPacket(b []byte) ([]byte, bool) {
 		binary.BigEndian.PutUint32(l.dg.Imm[:], wr.Imm)
 	}
 	e.ReadBy(&l.src)
-	out, st, err := l.ud.Append(l.tmpl.Append(b), &l.dg)
+	out, st, err := l.append(l.tmpl.Append(b))
 	l.dg.Data = nil
 	if err != nil {
 		l.src.Hold.Drop()
@@ -294,6 +329,14 @@ func (l *Link) NextPacket(b []byte) ([]byte, bool) {
 	l.made++
 	l.sent(e)
 	return out, true
+}
+
+// append adds the packet of dg to b.
+func (l *Link) append(b []byte) ([]byte, roce.Status, error) {
+	if r := l.recorder(); r != nil {
+		return r.Append(b, &l.dg)
+	}
+	return l.ud.Append(b, &l.dg)
 }
 
 // sent counts e, whose turn it was, as done: nobody answers a datagram.

@@ -87,7 +87,7 @@ func (l *Link) copy(e *wqe.Request) bool {
 		wc.Flags |= rdma.WCWithImm
 		wc.Imm = e.WR.Imm
 	}
-	l.ud.PSN = l.ud.PSN.Add(1)
+	l.setPSN(l.ud.PSN.Add(1))
 	l.copied++
 	l.sent(e)
 	l.work.Retire() // before that of an answer
