@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
@@ -131,6 +132,12 @@ func TestRemoteAccess(t *testing.T) {
 					y.WantEvent("an access was refused", rdma.EventQPAccessErr)
 					if !bytes.Equal(before, y.Buf) || !bytes.Equal(mine, x.Buf) {
 						t.Fatal("memory was changed")
+					}
+					r := y.QP.Info().Refused
+					why := map[byte]mem.Why{'1': mem.NoRegion, '2': mem.Stranger, '3': mem.Outside,
+						'4': mem.NoRight, '5': mem.Outside}[tt.name[len("row ")]]
+					if r == nil || r.Key != key || r.Addr != addr || r.Why != why || x.QP.Info().Refused != nil {
+						t.Errorf("%+v is said to be refused, and here %+v, want %s", r, x.QP.Info().Refused, why)
 					}
 				})
 			})

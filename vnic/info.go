@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // Owner says whose an object is.
@@ -74,6 +75,7 @@ type QPInfo struct {
 	Owner     Owner          `json:"owner"`
 	Created   time.Time      `json:"created"`
 	Counters  Counters       `json:"counters"`
+	Refused   *Refused       `json:"refused,omitempty"`   // to the peer, last
 	Transport string         `json:"transport,omitempty"` // "tcp", "sctp" or "loop"; "tcp+roi"
 	Local     netip.AddrPort `json:"local,omitzero"`
 	Remote    netip.AddrPort `json:"remote,omitzero"`
@@ -92,6 +94,9 @@ type QPInfo struct {
 	// Idle is for how long nothing has moved, counted from the first look at it that found it so.
 	Idle time.Duration `json:"idle_ns,omitempty"`
 }
+
+// Refused is what a peer has asked for and not got.
+type Refused = mem.Refused
 
 // MRInfo describes a registered region. Its keys are left out: they are what access rests on.
 type MRInfo struct {
@@ -311,6 +316,7 @@ func (qp *QP) Info() QPInfo {
 		MaxSendWR: qp.work.Config().MaxSendWR,
 		MaxRecvWR: qp.work.Config().MaxRecvWR,
 		Owner:     qp.ctx.owner(), Created: qp.tells.created, Counters: qp.counted().Snapshot(),
+		Refused: qp.work.Memory.Refused(),
 	}
 	if p := qp.packets; p != nil {
 		i.Attr = p.shown.Load()

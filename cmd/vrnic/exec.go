@@ -340,8 +340,39 @@ func countsOf(socket, device string, qpn uint32) (c check.Counts, ok bool) {
 			check.Counts
 		}
 		if json.Unmarshal(raw, &row) == nil && row.Kind == "qp" && row.Dev == device && row.QPN == qpn {
+			row.Refused = refusedOf(client, device, qpn)
 			return row.Counts, true
 		}
 	}
 	return c, false
+}
+
+// refusedOf asks the daemon what the peer of a queue pair has not got; nil: nobody knows of such.
+func refusedOf(client *shm.Client, device string, qpn uint32) *check.Refused {
+	rows, err := client.List("qp")
+	if err != nil {
+		return nil
+	}
+	for _, raw := range rows {
+		var row struct {
+			Dev     string
+			QPN     uint32
+			Refused string
+			RKey    string `json:"refused_rkey"`
+			Addr    string `json:"refused_addr"`
+			Octets  uint32 `json:"refused_octets"`
+			Why     string `json:"refused_why"`
+		}
+		if json.Unmarshal(raw, &row) != nil || row.Dev != device || row.QPN != qpn {
+			continue
+		}
+		key, err := strconv.ParseUint(row.RKey, 0, 32)
+		addr, addrErr := strconv.ParseUint(row.Addr, 0, 64)
+		if err != nil || addrErr != nil { // nothing was refused
+			return nil
+		}
+		return &check.Refused{Use: row.Refused, RKey: uint32(key), Addr: addr, Octets: row.Octets,
+			Why: row.Why}
+	}
+	return nil
 }

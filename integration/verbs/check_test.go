@@ -70,9 +70,14 @@ func TestCheckMistakes(t *testing.T) {
 	for name, lines := range mistakes {
 		t.Run(name, func(t *testing.T) { one.findMistake(t, name, lines) })
 	}
-	// Who waits for a receive is another part of the daemon where there is a network between.
+	// Who waits for a receive, and who refuses a peer, are other parts of the daemon where there is a
+	// network between.
 	t.Run("two devices", func(t *testing.T) {
-		twoDevices(t).findMistake(t, "no_receive", mistakes["no_receive"])
+		two := twoDevices(t)
+		for _, name := range []string{"no_receive", "dead_rkey", "stranger", "peer_outside", "no_right",
+			"refused_key"} {
+			two.findMistake(t, name, mistakes[name])
+		}
 	})
 }
 

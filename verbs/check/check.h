@@ -106,6 +106,11 @@ void report_send(struct report *r);
 struct qp_counts {
 	uint64_t stalls; /* messages that have found no receive */
 	uint64_t writes, reads, atomics; /* of the peer */
+	/* what it has asked for last and not got; use is empty: nothing */
+	char use[32]; /* in words */
+	char why[16]; /* which check has failed: no-region, stranger, no-right or outside */
+	uint32_t rkey, octets;
+	uint64_t addr;
 };
 
 bool report_ask(const char *device, uint32_t qpn, struct qp_counts *c); /* false: nobody knows */
@@ -186,6 +191,7 @@ void context_adopt(struct ibv_context *c);
 /* at may have gone while ibv_dereg_mr returns: what is looked at is here. */
 struct mr {
 	struct object o;
+	const struct ibv_context *context;
 	const char *addr;
 	uint64_t iova;
 	uint32_t rkey;
@@ -204,6 +210,8 @@ const char *memory_check(struct ibv_pd *pd, const struct ibv_sge *sge, enum use 
 			 const struct site *site, const struct object *qp);
 /* With the lock held: whether octets of a request are in a region of its lkey that can be read. */
 bool memory_readable(uint32_t lkey, const char *octets, size_t n);
+/* With the lock held: whether an rkey is, or was, of a region of the program, on any device. */
+bool memory_is_own(uint32_t rkey);
 /* The domain that a PD stands for: itself, or a parent domain's. With the lock held. */
 struct object *memory_domain(struct ibv_pd *pd);
 
@@ -228,6 +236,9 @@ struct post {
 	struct ibv_sge sge[POST_SGES];
 	const char *octets[POST_SGES];
 	uint64_t sum;
+	bool remote; /* it names memory of the peer: */
+	uint32_t rkey;
+	uint64_t raddr, roctets;
 	struct site site;
 };
 
@@ -282,6 +293,12 @@ struct qp {
 	uint64_t asked; /* signaled requests */
 	uint64_t polled; /* completions of requests that were polled */
 };
+
+/*
+ * memory.c, with the lock held: tells why the peer of a queue pair has not got what it asked for,
+ * if the key is one of the program's.
+ */
+void memory_refused(const struct qp *qp, const struct qp_counts *c);
 
 /* With the lock held. queue_add returns NULL without memory. */
 struct post *queue_add(struct queue *q, uint64_t wr_id, bool signaled);

@@ -8,7 +8,9 @@
 
 static struct grave {
 	struct object o; /* not in the book */
+	const struct ibv_context *context;
 	uint64_t iova;
+	uint32_t rkey;
 	struct site gone;
 } graves[GRAVES];
 static unsigned int buried;
@@ -102,6 +104,7 @@ static struct ibv_mr *add_region(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t 
 	if (m) {
 		m->o.internal = site_from_cm(&site);
 		book_use(&m->o, book_find(KIND_PD, pd));
+		m->context = mr->context;
 		set_region(m, mr, iova, access);
 		rights_given(&m->o, access);
 		memory_watch(mr->addr, mr->length);
@@ -140,7 +143,9 @@ static void bury(const struct mr *m, const struct site *site)
 	struct grave *g = &graves[buried++ % GRAVES];
 
 	g->o = m->o;
+	g->context = m->context;
 	g->iova = m->iova;
+	g->rkey = m->rkey;
 	g->gone = *site;
 }
 
@@ -372,4 +377,92 @@ bool memory_readable(uint32_t lkey, const char *octets, size_t n)
 			return true;
 	}
 	return false;
+}
+
+/* ---- what peers have asked for; a context of NULL is any ---- */
+
+static const struct grave *find_grave(const struct ibv_context *context, uint32_t rkey)
+{
+	const struct grave *g;
+	unsigned int i;
+
+	for (i = 0; i < GRAVES && i < buried; i++) {
+		g = &graves[(buried - 1 - i) % GRAVES];
+		if (g->rkey == rkey && (!context || g->context == context) &&
+		    g->o.generation == book_generation())
+			return g;
+	}
+	return NULL;
+}
+
+struct owner {
+	const struct ibv_context *context;
+	uint32_t rkey;
+	const struct mr *m;
+};
+
+static void match_rkey(struct object *o, void *arg)
+{
+	const struct mr *m = container_of(o, struct mr, o);
+	struct owner *w = arg;
+
+	if (m->rkey == w->rkey && (!w->context || m->context == w->context) &&
+	    o->generation == book_generation())
+		w->m = m;
+}
+
+static const struct mr *find_rkey(const struct ibv_context *context, uint32_t rkey)
+{
+	struct owner w = { context, rkey, NULL };
+
+	book_each(KIND_MR, match_rkey, &w);
+	return w.m;
+}
+
+bool memory_is_own(uint32_t rkey)
+{
+	return find_rkey(NULL, rkey) || find_grave(NULL, rkey);
+}
+
+static void tell_refused(const char *what, const struct qp *qp, const struct qp_counts *c,
+			 const struct object *mr, uint64_t begin, const struct site *gone)
+{
+	struct report r;
+
+	if (!report_begin(&r, what, gone ? gone : &mr->made))
+		return;
+	report_text(&r, "use", c->use);
+	report_number(&r, "rkey", c->rkey);
+	report_number(&r, "addr", c->addr);
+	report_number(&r, "length", c->octets);
+	report_number(&r, "begin", begin);
+	if (gone)
+		report_site(&r, "gone", gone);
+	report_object(&r, "made", mr);
+	report_object(&r, "qp", &qp->o);
+	report_send(&r);
+}
+
+/* By now the region may have gone that was there then. */
+void memory_refused(const struct qp *qp, const struct qp_counts *c)
+{
+	static const struct {
+		const char *why, *what;
+	} facts[] = {
+		{ "stranger", "stranger" }, { "no-right", "no-right" }, { "outside", "peer-outside" },
+	};
+	const struct mr *m = find_rkey(qp->context, c->rkey);
+	const struct grave *g = find_grave(qp->context, c->rkey);
+	size_t i;
+
+	if (g && !strcmp(c->why, "no-region"))
+		tell_refused("dead-rkey", qp, c, &g->o, g->iova, &g->gone);
+	for (i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+		if (strcmp(c->why, facts[i].why))
+			continue;
+		if (m)
+			tell_refused(facts[i].what, qp, c, &m->o, m->iova, NULL);
+		else if (g)
+			tell_refused(facts[i].what, qp, c, &g->o, g->iova, NULL);
+	}
 }

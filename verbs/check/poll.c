@@ -33,11 +33,29 @@ static void check_sum(const struct qp *qp, const struct post *p, const struct si
 	report_send(&r);
 }
 
-/* A completion of the send queue says of all requests before it that they are over. */
-static void sent(struct cq *cq, struct qp *qp, uint64_t wr_id, bool ok, const struct site *site)
+/* The peer's side of it is told there, if that is in this program. */
+static void check_refused(const struct qp *qp, const struct post *p, const struct site *site)
 {
+	struct report r;
+
+	if (!p->remote || memory_is_own(p->rkey) ||
+	    !report_begin(&r, "refused-key", &p->site))
+		return;
+	report_number(&r, "rkey", p->rkey);
+	report_number(&r, "addr", p->raddr);
+	report_number(&r, "length", p->roctets);
+	report_site(&r, "post", &p->site);
+	report_site(&r, "polled", site);
+	report_object(&r, "qp", &qp->o);
+	report_send(&r);
+}
+
+/* A completion of the send queue says of all requests before it that they are over. */
+static void sent(struct cq *cq, struct qp *qp, uint64_t wr_id,
+		 enum ibv_wc_status status, const struct site *site)
+{
+	bool ok = status == IBV_WC_SUCCESS, found;
 	struct post *p;
-	bool found;
 
 	qp->polled++;
 	do {
@@ -49,6 +67,8 @@ static void sent(struct cq *cq, struct qp *qp, uint64_t wr_id, bool ok, const st
 			cq->pending--;
 		if (found && ok && p->summed)
 			check_sum(qp, p, site);
+		if (found && status == IBV_WC_REM_ACCESS_ERR)
+			check_refused(qp, p, site);
 		queue_drop(p);
 	} while (!found);
 }
@@ -80,7 +100,7 @@ static void completed(struct cq *cq, const struct ibv_context *c, const struct i
 	if (wc->opcode & IBV_WC_RECV)
 		received(cq, qp, wc->wr_id);
 	else
-		sent(cq, qp, wc->wr_id, wc->status == IBV_WC_SUCCESS, site);
+		sent(cq, qp, wc->wr_id, wc->status, site);
 }
 
 int check_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)

@@ -94,6 +94,32 @@ static bool writes_memory(enum ibv_wr_opcode op)
 	       op == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+/* Keeps what a request names of the peer's memory. */
+static void keep_remote(struct post *p, const struct ibv_send_wr *wr, uint32_t max_sge)
+{
+	int i;
+
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+	case IBV_WR_RDMA_READ:
+		p->rkey = wr->wr.rdma.rkey;
+		p->raddr = wr->wr.rdma.remote_addr;
+		for (i = 0; i < wr->num_sge && (uint32_t)i < max_sge; i++)
+			p->roctets += wr->sg_list[i].length;
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		p->rkey = wr->wr.atomic.rkey;
+		p->raddr = wr->wr.atomic.remote_addr;
+		p->roctets = sizeof(uint64_t);
+		break;
+	default:
+		return;
+	}
+	p->remote = true;
+}
+
 uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
 		       const struct site *site)
 {
@@ -111,6 +137,7 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 		tell_qp("unsignaled", site, qp, NULL, qp->sq.n, qp->cap.max_send_wr);
 	if (qp->sq.n > KEPT * qp->cap.max_send_wr && !qp->sq.head->signaled)
 		queue_drop(queue_take(&qp->sq));
+	keep_remote(p, wr, qp->cap.max_send_sge);
 	if (wr->send_flags & IBV_SEND_INLINE)
 		return 1;
 	if (reads_memory(wr->opcode)) {

@@ -391,6 +391,8 @@ void qp_ask(const struct qp_name *name, const struct site *site)
 	book_lock();
 	rights_used(&c);
 	qp = book_find(KIND_QP, name->at);
+	if (c.use[0] && qp)
+		memory_refused(qp, &c);
 	if (c.stalls && qp && report_begin(&r, "no-receive", &qp->o.made)) {
 		report_number(&r, "messages", c.stalls);
 		report_object(&r, "qp", &qp->o);

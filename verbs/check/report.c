@@ -188,8 +188,10 @@ bool report_ask(const char *device, uint32_t qpn, struct qp_counts *c)
 		   listener_len) == len && poll(&p, 1, PATIENCE_MS) == 1) {
 		n = recv(p.fd, text, sizeof(text) - 1, 0);
 		text[n > 0 ? n : 0] = 0;
-		known = sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &c->stalls, &c->writes,
-			       &c->reads, &c->atomics) == 4;
+		c->use[0] = 0;
+		known = sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu64
+			       " %" SCNu32 " %15s %31[^\n]", &c->stalls, &c->writes, &c->reads, &c->atomics,
+			       &c->rkey, &c->addr, &c->octets, c->why, c->use) >= 4;
 	}
 	close(p.fd);
 	return known;

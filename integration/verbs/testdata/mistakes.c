@@ -94,6 +94,91 @@ static void dead_key(bool right)
 	vt_free(&p);
 }
 
+/* b Reads a's memory by a key of a's: b's side of it is not told of, where a's is. */
+static void refuse(uint32_t rkey, uint64_t addr, bool right)
+{
+	struct ibv_wc wc;
+
+	CHECK_EQ(vt_try_send(&p.b, 1, IBV_WR_RDMA_READ, 0, 64, IBV_SEND_SIGNALED, addr, rkey), 0);
+	wc = vt_poll(p.b.scq);
+	CHECK_EQ(wc.status, right ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+}
+
+static void dead_rkey(bool right)
+{
+	struct ibv_mr *mr;
+	uint32_t rkey;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK(mr = ibv_reg_mr(p.a.pd, p.a.buf, 4096, IBV_ACCESS_REMOTE_READ));
+	rkey = mr->rkey;
+	if (right)
+		refuse(rkey, (uintptr_t)p.a.buf, true);
+	CHECK_EQ(ibv_dereg_mr(mr), 0); /* HERE dead-rkey */
+	if (!right)
+		refuse(rkey, (uintptr_t)p.a.buf, false);
+	vt_free(&p);
+}
+
+static void stranger(bool right)
+{
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	CHECK(pd = ibv_alloc_pd(p.a.id->verbs));
+	mr = ibv_reg_mr(right ? p.a.pd : pd, p.a.buf, 4096, IBV_ACCESS_REMOTE_READ); /* HERE stranger */
+	CHECK(mr);
+	refuse(mr->rkey, (uintptr_t)p.a.buf, right);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	vt_free(&p);
+}
+
+static void peer_outside(bool right)
+{
+	struct ibv_mr *mr;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	mr = ibv_reg_mr(p.a.pd, p.a.buf, 4096, IBV_ACCESS_REMOTE_READ); /* HERE peer-outside */
+	CHECK(mr);
+	refuse(mr->rkey, (uintptr_t)p.a.buf + 4096 - (right ? 64 : 63), right);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_free(&p);
+}
+
+static void no_right(bool right)
+{
+	struct ibv_mr *mr;
+	int access = right ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	mr = ibv_reg_mr(p.a.pd, p.a.buf, 4096, access); /* HERE no-right */
+	CHECK(mr);
+	refuse(mr->rkey, (uintptr_t)p.a.buf, right);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_free(&p);
+}
+
+/* As a program does that has the key of another one the wrong way round: no region of this one has it. */
+static void refused_key(bool right)
+{
+	uint32_t rkey;
+	struct ibv_wc wc;
+
+	open_pair((struct vt_opts){ 0 });
+	message();
+	rkey = right ? p.b.mr->rkey : htonl(p.b.mr->rkey);
+	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_READ, 0, 64, IBV_SEND_SIGNALED, (uintptr_t)p.b.buf, rkey), 0); /* HERE refused-key */
+	wc = vt_poll(p.a.scq);
+	CHECK_EQ(wc.status, right ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+	vt_free(&p);
+}
+
 static void in_use(bool right)
 {
 	struct ibv_mr *mr;
@@ -310,11 +395,12 @@ static void error_ignored(bool right)
 
 	open_pair((struct vt_opts){ 0 });
 	message();
-	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, IBV_SEND_SIGNALED, 0, 0), 0);
+	vt_disconnect(&p);
+	vt_send(&p.a, 1, 0, 64);
 	for (i = 0; i < 6; i++) {
 		if (vt_poll(p.a.scq).status != IBV_WC_SUCCESS && right)
 			break;
-		CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_WRITE, 0, 64, IBV_SEND_SIGNALED, 0, 0), 0); /* HERE error-ignored */
+		vt_send(&p.a, 1, 0, 64); /* HERE error-ignored */
 	}
 	vt_free(&p);
 }
@@ -513,7 +599,7 @@ static void wide_sink(bool right)
 }
 
 #define MISTAKES(f) \
-	f(leak) f(order) f(order_of_ids) f(dead_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
+	f(leak) f(order) f(order_of_ids) f(dead_key) f(dead_rkey) f(stranger) f(peer_outside) f(no_right) f(refused_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
 	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline) \
 	f(draining) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)

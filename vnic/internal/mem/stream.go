@@ -2,6 +2,7 @@ package mem
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -15,7 +16,30 @@ type Stream struct {
 	num     uint32
 	roce    bool                  // the rules are InfiniBand's
 	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2, bound to this connection
+	refused atomic.Pointer[Refused]
 }
+
+// Refused is what a peer has asked for and not got.
+type Refused struct {
+	Use    string // an RDMA Write, an RDMA Read or an atomic
+	Key    uint32
+	Addr   uint64
+	Octets uint32
+	Why    Why // which check has failed
+}
+
+// A Why is a check that has failed.
+type Why string
+
+const (
+	NoRegion Why = "no-region" // there is none of that key, or not any more
+	Stranger Why = "stranger"  // of another protection domain, or a window for another connection
+	NoRight  Why = "no-right"
+	Outside  Why = "outside"
+)
+
+// Refused is the last one that Find has refused; nil: none. It may be called at any time.
+func (s *Stream) Refused() *Refused { return s.refused.Load() }
 
 // Init makes s a stream of pd, which Add counts; roce: a queue pair of RoCE.
 func (s *Stream) Init(pd *PD, roce bool) { s.pd, s.roce = pd, roce }
@@ -63,29 +87,42 @@ func (s *Stream) Find(u *Use, stag uint32, to uint64, n uint32) (*MR, error) {
 	if m == nil || m.stag != stag || m.Revoked() {
 		m = pd.keys.lookup(stag)
 		if m == nil || m.Revoked() { // all 32 bits match, and it is enabled
-			return nil, u.fail(u.stag, stag, "no such region")
+			return s.refuse(&Refused{u.name, stag, to, n, NoRegion}, u.stag,
+				"no such region")
 		}
 		if m.pd == pd {
 			pd.peerHint.Store(m)
 		}
 	}
 	if m.pd != pd {
-		return nil, u.fail(u.assoc, stag, "it belongs to another protection domain")
+		return s.refuse(&Refused{u.name, stag, to, n, Stranger}, u.assoc,
+			"it belongs to another protection domain")
 	}
 	if m.only != nil && m.only != s {
-		return nil, u.fail(u.assoc, stag, "it is a window for another connection")
+		return s.refuse(&Refused{u.name, stag, to, n, Stranger}, u.assoc,
+			"it is a window for another connection")
 	}
 	if to+uint64(n) < to { // a sum of exactly 2^64 wraps
-		return nil, u.fail(u.wrap, stag, "offset %#x + %d wraps", to, n)
+		return s.refuse(&Refused{u.name, stag, to, n, Outside}, u.wrap,
+			"offset %#x + %d wraps", to, n)
 	}
 	if m.access&u.need == 0 {
-		return nil, u.fail(u.access, stag, "no right to do so (%v)", m.access)
+		return s.refuse(&Refused{u.name, stag, to, n, NoRight}, u.access,
+			"no right to do so (%v)", m.access)
 	}
 	if !m.holds(to, uint64(n)) {
-		return nil, u.fail(u.outside, stag, "%#x + %d lies outside of %#x + %d",
+		return s.refuse(&Refused{u.name, stag, to, n, Outside}, u.outside,
+			"%#x + %d lies outside of %#x + %d",
 			to, n, m.base, m.length)
 	}
 	return m, nil
+}
+
+// refuse notes what the peer has not got.
+func (s *Stream) refuse(r *Refused, code iwarp.TermCode, format string, args ...any) (*MR, error) {
+	s.refused.Store(r)
+	return nil, &iwarp.LocalError{Cause: code, Err: fmt.Errorf("%s to STag %#x: %s", r.Use, r.Key,
+		fmt.Sprintf(format, args...))}
 }
 
 // Atomic carries out what the peer of s asks for. An error is a *iwarp.LocalError.

@@ -26,6 +26,17 @@ type Counts struct {
 	InWrites  uint64 `json:"in_writes"` // of the peer
 	InReads   uint64 `json:"in_reads"`
 	InAtomics uint64 `json:"in_atomics"`
+
+	Refused *Refused `json:"-"` // to the peer, last; nil: nothing
+}
+
+// Refused is what a peer has asked for and not got.
+type Refused struct {
+	Use    string // RDMA Write, RDMA Read or atomic
+	RKey   uint32
+	Addr   uint64
+	Octets uint32
+	Why    string // no-region, stranger, no-right or outside
 }
 
 // A Listener takes what the library tells of a program and of those that it starts.
@@ -97,6 +108,9 @@ func (l *Listener) answer(ask string, to *net.UnixAddr) {
 	if qpn, err := strconv.ParseUint(number, 10, 32); err == nil && l.opts.Counts != nil {
 		if c, ok := l.opts.Counts(device, uint32(qpn)); ok {
 			text = fmt.Sprint(c.Stalls, c.InWrites, c.InReads, c.InAtomics)
+			if r := c.Refused; r != nil {
+				text += fmt.Sprintf(" %d %d %d %s %s", r.RKey, r.Addr, r.Octets, r.Why, r.Use)
+			}
 		}
 	}
 	if to != nil {

@@ -117,7 +117,11 @@ func TestStrangers(t *testing.T) {
 // The library asks what was counted of a queue pair, and gets numbers, or that nobody knows.
 func TestCounts(t *testing.T) {
 	l, err := Listen(Options{Out: io.Discard, Counts: func(device string, qpn uint32) (Counts, bool) {
-		return Counts{Stalls: 3, InWrites: 4, InReads: 5, InAtomics: 6}, device == "vrnic0" && qpn == 5
+		c := Counts{Stalls: 3, InWrites: 4, InReads: 5, InAtomics: 6}
+		if qpn == 7 {
+			c.Refused = &Refused{"RDMA Read", 8, 9, 10, "outside"}
+		}
+		return c, device == "vrnic0" && qpn != 6
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -130,9 +134,11 @@ func TestCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	b := make([]byte, 16)
-	for ask, want := range map[string]string{"5 vrnic0": "3 4 5 6", "6 vrnic0": "unknown",
-		"x": "unknown"} {
+	b := make([]byte, 64)
+	for ask, want := range map[string]string{"5 vrnic0": "3 4 5 6",
+		"7 vrnic0": "3 4 5 6 8 9 10 outside RDMA Read",
+		"6 vrnic0": "unknown",
+		"x":        "unknown"} {
 		if _, err := conn.WriteToUnix([]byte(secret+"\nask-counts "+ask+"\n"), to); err != nil {
 			t.Fatal(err)
 		}

@@ -51,6 +51,40 @@ var words = map[string]wording{
 			"queue pair is in error. Deregister when the last request has completed.",
 			f.Numbers["lkey"], describe(f.object("made")))
 	}},
+	"dead-rkey": {Wrong, "a peer uses memory after its region has gone", func(f *Finding) string {
+		return fmt.Sprintf("%s, with rkey %#x, whose region, %s, was deregistered before. "+
+			"It was refused, and the connection is over. Deregister what peers have "+
+			"the key of when they have said that they are done with it.",
+			asked(f), f.Numbers["rkey"], describe(f.object("made")))
+	}},
+	"stranger": {Wrong, "a key used by a stranger", func(f *Finding) string {
+		return fmt.Sprintf("%s, with rkey %#x, of %s, which was registered in another "+
+			"protection domain than the queue pair's. It was refused, and the "+
+			"connection is over. A key is for peers of queue pairs of its own domain: "+
+			"do not pass it on, or register the region in theirs, too.",
+			asked(f), f.Numbers["rkey"], describe(f.object("made")))
+	}},
+	"peer-outside": {Wrong, "a peer goes beyond a region", func(f *Finding) string {
+		return fmt.Sprintf("%s, with rkey %#x, whose region has the %d octets from %#x on. "+
+			"It was refused, and the connection is over. Tell the peer address and "+
+			"length as they were registered, in the order of octets that it expects.",
+			asked(f), f.Numbers["rkey"], f.object("made").Octets, f.Numbers["begin"])
+	}},
+	"no-right": {Wrong, "a peer asks for a right that it has not", func(f *Finding) string {
+		return fmt.Sprintf("%s, with rkey %#x, of %s, which was not registered for that. "+
+			"It was refused, and the connection is over. What peers may do is "+
+			"IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ and "+
+			"IBV_ACCESS_REMOTE_ATOMIC.",
+			asked(f), f.Numbers["rkey"], describe(f.object("made")))
+	}},
+	"refused-key": {Wrong, "a key that the peer refuses", func(f *Finding) string {
+		return fmt.Sprintf("A request names %d octets at %#x of the peer's memory with rkey "+
+			"%#x, and the peer has refused them (IBV_WC_REM_ACCESS_ERR): it has no "+
+			"region of that key, or not any more, or one of another protection domain, "+
+			"of fewer octets or for something else. Use key, address and length as the "+
+			"peer has told them, until it says that they end.",
+			f.Numbers["length"], f.Numbers["addr"], f.Numbers["rkey"])
+	}},
 	"deregistered-in-use": {Wrong, "a region goes while a request uses it", func(f *Finding) string {
 		return fmt.Sprintf("%s was deregistered while a request that names it was "+
 			"posted and its completion had not been polled: the device may still be "+
@@ -168,6 +202,12 @@ var words = map[string]wording{
 			"there here; some cards have room for %d, and refuse to make it. Ask for less, or for "+
 			"less again when ibv_create_qp fails.", f.Numbers["length"], f.Numbers["room"])
 	}},
+}
+
+// asked says what a peer wanted.
+func asked(f *Finding) string {
+	return fmt.Sprintf("The peer of %s has asked for an %s of %d octets at %#x",
+		describe(f.object("qp")), f.Texts["use"], f.Numbers["length"], f.Numbers["addr"])
 }
 
 // remoteRights are those of enum ibv_access_flags that are peers'.

@@ -123,14 +123,32 @@ type qpRow struct {
 	MaxSendWR int      `json:"sq_size"`
 	MaxRecvWR int      `json:"rq_size"`
 	Seconds   int64    `json:"seconds"`
+	*refusal
 	owner
+}
+
+// A refusal is what the peer has asked for last of what it did not get; nil: nothing.
+type refusal struct {
+	Refused string `json:"refused"`      // RDMA Write, RDMA Read or atomic
+	RKey    string `json:"refused_rkey"` // hexadecimal, as mrRow's
+	Addr    string `json:"refused_addr"`
+	Octets  uint32 `json:"refused_octets"`
+	Why     string `json:"refused_why"` // no-region, stranger, no-right or outside
+}
+
+func newRefusal(r *vnic.Refused) *refusal {
+	if r == nil {
+		return nil
+	}
+	return &refusal{r.Use, fmt.Sprintf("%#x", r.Key), fmt.Sprintf("%#x", r.Addr), r.Octets,
+		string(r.Why)}
 }
 
 func (d *device) newQPRow(i *vnic.QPInfo) qpRow {
 	r := qpRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, PD: i.PD, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ,
 		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()),
-		owner: ownerOf(i.Owner),
+		refusal: newRefusal(i.Refused), owner: ownerOf(i.Owner),
 	}
 	if i.SRQ != 0 {
 		r.SRQ = &i.SRQ
@@ -187,6 +205,7 @@ type roceQPRow struct {
 	MaxSendWR int         `json:"sq_size"`
 	MaxRecvWR int         `json:"rq_size"`
 	Seconds   int64       `json:"seconds"`
+	*refusal
 	owner
 }
 
@@ -194,7 +213,8 @@ func newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
 	r := roceQPRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, Type: i.Type.String(), PD: i.PD, SendCQ: i.SendCQ,
 		RecvCQ: i.RecvCQ, MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR,
-		Seconds: int64(time.Since(i.Created).Seconds()), owner: ownerOf(i.Owner),
+		Seconds: int64(time.Since(i.Created).Seconds()), refusal: newRefusal(i.Refused),
+		owner: ownerOf(i.Owner),
 	}
 	if i.SRQ != 0 {
 		r.SRQ = &i.SRQ
