@@ -70,7 +70,7 @@ ALONE := ./internal/archtest ./iwarp ./ipoib ./netstack/port/impair \
 # `make vet` has vetted all of it. With the detector gVisor and the rest would be, once more.
 race: verbs ## the tests under the race detector, in random order
 	@alone=$$(mktemp) skips=$$(mktemp) && chmod 666 $$skips || exit; \
-	export VRNIC_TEST_SKIPS=$$skips; status=0; \
+	export VRNIC_TEST_SKIPS=$$skips VRNIC_TEST_LIBS=$(CURDIR)/verbs/build; status=0; \
 	$(GO) list $(ALONE) >$$alone && $(GO) test -vet=off -shuffle=on $(ALONE) || status=1; \
 	$(GO) test -vet=off -race -shuffle=on -timeout 15m \
 	$$($(GO) list ./... | grep -vxFf $$alone) || status=1; \
