@@ -56,7 +56,6 @@ type Client struct {
 	conn    *net.UnixConn
 	raw     syscall.RawConn
 	peek    func(fd uintptr) // for checkPeer; made once, as polls call it
-	names   []string
 	session uint32
 
 	rpcMu sync.Mutex
@@ -81,6 +80,11 @@ type Client struct {
 	dead     chan struct{} // closed when the session is over
 	deadErr  error         // why; set before dead is closed
 	deadOnce sync.Once
+
+	// the devices by number: more come, and one that has gone keeps its own
+	namesMu sync.Mutex
+	names   []string // +checklocks:namesMu
+	left    []bool   // of those which have gone; +checklocks:namesMu
 
 	mu      sync.Mutex
 	closed  bool                            // +checklocks:mu
@@ -146,7 +150,7 @@ func dialError(path string, err error) error {
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello(ctx context.Context) error {
 	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: abi.FeatureReasons | abi.FeatureAgain | abi.FeatureDirect}
+		Features: abi.FeatureReasons | abi.FeatureAgain | abi.FeatureDirect | abi.FeatureGone}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep abi.HelloReply
 	fds, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", req, &rep, -1)
@@ -183,28 +187,112 @@ func (c *Client) hello(ctx context.Context) error {
 	return c.readNames(ctx, &rep)
 }
 
-// maxDevices bounds the devices of a daemon that a client looks at.
-const maxDevices = 1024
+// maxDevices bounds the devices that come and go in the life of a session.
+const maxDevices = 1 << 16
 
+// readNames learns what devices there are: HELLO names the first of them.
 func (c *Client) readNames(ctx context.Context, rep *abi.HelloReply) error {
-	n := int(min(rep.NumDevices, maxDevices))
-	for i := range n {
+	c.namesMu.Lock()
+	defer c.namesMu.Unlock()
+	for i := range int(min(rep.NumDevices, maxDevices)) {
 		if i < abi.MaxDevices {
-			c.names = append(c.names, rep.Devices[i].String())
+			c.names, c.left = append(c.names, rep.Devices[i].String()), append(c.left, false)
 			continue
 		}
-		var d abi.QueryDeviceReply
-		if _, err := c.rpcWithin(ctx, abi.OpQueryDevice, "query device",
-			&abi.QueryDeviceRequest{Device: uint32(i)}, &d, -1); err != nil {
+		switch err := c.addName(ctx); {
+		case errors.Is(err, syscall.ENODEV): // an older daemon's word for one that has gone
+			c.names, c.left = append(c.names, ""), append(c.left, true)
+		case err != nil:
 			return err
 		}
-		c.names = append(c.names, d.Name.String())
 	}
 	return nil
 }
 
-// Devices lists the names of the daemon's devices, in its order.
-func (c *Client) Devices() []string { return slices.Clone(c.names) }
+// addName asks for the name of the next device; ENODEV: there is none.
+//
+// +checklocks:c.namesMu
+func (c *Client) addName(ctx context.Context) error {
+	var d abi.QueryDeviceReply
+	_, err := c.rpcWithin(ctx, abi.OpQueryDevice, "query device",
+		&abi.QueryDeviceRequest{Device: uint32(len(c.names))}, &d, -1)
+	gone := errors.Is(err, syscall.ENXIO)
+	if err != nil && !gone {
+		return err
+	}
+	c.names, c.left = append(c.names, d.Name.String()), append(c.left, gone)
+	return nil
+}
+
+// lookForDevices asks for devices that were added since, and which of the others have gone.
+//
+// +checklocks:c.namesMu
+func (c *Client) lookForDevices() {
+	for i := range c.names {
+		if !c.left[i] {
+			_, err := c.query(uint32(i))
+			c.left[i] = isNoDevice(err)
+		}
+	}
+	for len(c.names) < maxDevices && c.addName(context.Background()) == nil {
+	}
+}
+
+// query asks for a device by its number.
+func (c *Client) query(number uint32) (*abi.QueryDeviceReply, error) {
+	q := new(abi.QueryDeviceReply)
+	return q, c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: number}, q)
+}
+
+// isNoDevice says that err is about a device that is not there, or not any more.
+func isNoDevice(err error) bool {
+	return errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO)
+}
+
+// Devices lists the names of the devices that the daemon has now, in its order; those that it had
+// last if the session is over.
+func (c *Client) Devices() (names []string) {
+	c.namesMu.Lock()
+	defer c.namesMu.Unlock()
+	c.lookForDevices()
+	for i, name := range c.names {
+		if !c.left[i] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// find is the number of the device with this name ("": of the first), and what it is.
+func (c *Client) find(name string) (number uint32, q *abi.QueryDeviceReply, err error) {
+	c.namesMu.Lock()
+	defer c.namesMu.Unlock()
+	for _, again := range []bool{false, true} {
+		if again {
+			c.lookForDevices()
+		}
+		for i, n := range c.names {
+			if c.left[i] || name != "" && n != name {
+				continue
+			}
+			if q, err = c.query(uint32(i)); !isNoDevice(err) {
+				return uint32(i), q, err
+			}
+			c.left[i] = true
+		}
+	}
+	var there []string
+	for i, n := range c.names {
+		if !c.left[i] {
+			there = append(there, n)
+		}
+	}
+	why := fmt.Sprintf("no device %q (the daemon has %q)", name, there)
+	if len(there) == 0 {
+		why = fmt.Sprintf("the daemon at %s has no device", c.path)
+	}
+	return 0, nil, &CallError{Op: "open device", Errno: syscall.ENODEV, Why: why}
+}
 
 // Daemon tells whose process the daemon is: the one that listens on the socket.
 func (c *Client) Daemon() (osmem.Peer, error) { return seqpacket.PeerOf(c.raw) }

@@ -54,24 +54,15 @@ type Device struct {
 
 var _ rdma.Device = (*Device)(nil)
 
-// Open opens the device with this name ("": the daemon's first).
+// Open opens the device with this name ("": the daemon's first), also one that was added since the
+// session began.
 func (c *Client) Open(name string) (_ *Device, err error) {
-	if len(c.names) == 0 {
-		return nil, errInvalid("the daemon at %s has no device", c.path)
-	}
-	i := 0
-	if name != "" {
-		if i = slices.Index(c.names, name); i < 0 {
-			return nil, errInvalid("no device %q (the daemon has %q)", name, c.names)
-		}
-	}
-	var q abi.QueryDeviceReply
-	if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)},
-		&q); err != nil {
+	number, q, err := c.find(name)
+	if err != nil {
 		return nil, err
 	}
 	d := &Device{
-		c: c, index: uint32(i), attr: deviceAttr(&q), card: q.Card != 0, refusedOps: q.RefusedOps,
+		c: c, index: number, attr: deviceAttr(q), card: q.Card != 0, refusedOps: q.RefusedOps,
 		asyncReader: make(chan struct{}, 1), closed: make(chan struct{}),
 		bufs: make(map[*buffer]struct{}), pds: make(map[*protDomain]struct{}),
 		cqs: make(map[*compQueue]struct{}), qps: make(map[uint32]*queuePair),

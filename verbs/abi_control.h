@@ -18,6 +18,8 @@
 #define VRNIC_FEATURE_AGAIN		2
 /* offers the direct path; in the reply: it can be had (docs/direct.md) */
 #define VRNIC_FEATURE_DIRECT		8
+/* QUERY_DEVICE tells a device that has gone, ENXIO, from none, ENODEV */
+#define VRNIC_FEATURE_GONE		16
 
 /* Namespaces of IDENTIFY. */
 #define VRNIC_NAMESPACE_USER		1
@@ -292,8 +294,7 @@ struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
 	uint16_t minor;
-	/* VRNIC_FEATURE_REASONS, VRNIC_FEATURE_AGAIN, VRNIC_FEATURE_DIRECT; others are passed over */
-	uint64_t features;
+	uint64_t features;	/* VRNIC_FEATURE_REASONS, Again, Direct, Gone; others are passed over */
 	char comm[16];
 };
 VRNIC_ABI_SIZE(vrnic_hello_request, 32);
@@ -339,7 +340,8 @@ VRNIC_ABI_SIZE(vrnic_add_mem_reply, 16);
 
 /*
  * struct vrnic_query_device_request: device counts from 0 in the order of struct
- * vrnic_hello_reply.devices; ENODEV beyond the last.
+ * vrnic_hello_reply.devices; ENODEV beyond the last, and of one that has gone ENXIO, to who has set
+ * VRNIC_FEATURE_GONE.
  */
 struct vrnic_query_device_request {
 	uint32_t device;

@@ -48,7 +48,7 @@ func changeCommands() []*cli.Command {
 		{Name: "dev", Usage: "add, change or delete a device of a daemon that runs",
 			Subcommands: []*cli.Command{
 				sub("add", "SPEC", "add a device",
-					"SPEC is as in vrnic up --device. Programs that begin from now on see it.",
+					"SPEC is as in vrnic up --device. Programs see it, also those that run.",
 					shm.Change{Verb: shm.Add, Key: "device"}, device),
 				sub("del", "NAME", "delete a device", inUse,
 					shm.Change{Verb: shm.Del, Key: "device"}, nil),

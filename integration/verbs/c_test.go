@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -101,9 +102,10 @@ func TestDevicesComeAndGo(t *testing.T) {
 		}
 	}
 	all := &place{d, "", addrsA}
+	signal := filepath.Join(t.TempDir(), "go")
 	start := func(server, name string) *process {
 		t.Helper()
-		p := all.in(t).startEnv([]string{"VT_LATER=vrnic2", "VT_SERVER=" + server,
+		p := all.in(t).startEnv([]string{"VT_LATER=vrnic2", "VT_GO=" + signal, "VT_SERVER=" + server,
 			"VT_CLIENT=" + addrsA[0]}, cProgram(t, "hotplug"), name)
 		p.WaitOutput("waits for it to ", 1)
 		return p
@@ -121,5 +123,17 @@ func TestDevicesComeAndGo(t *testing.T) {
 	p.WaitOutput("waits for it to come again", 1)
 	change(shm.Add, later)
 	p.succeed(cLimit, "^ok goes$")
+	top.settle()
+	change(shm.Del, "vrnic2")
+
+	p = start(addrsB[0], "unheard")
+	change(shm.Add, later)
+	if err := os.WriteFile(signal, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.WaitOutput("has numbered it", 1)
+	change(shm.Del, "vrnic2")
+	change(shm.Add, "next,addr=10.77.0.4/24")
+	p.succeed(cLimit, "^ok unheard$")
 	top.settle()
 }

@@ -73,9 +73,10 @@ func Ops() (all []Op) {
 
 // Features in HELLO.
 const (
-	FeatureReasons = 1 // asks for a Refusal with refusals
-	FeatureAgain   = 2 // what is answered by EINPROGRESS is sent again; else it is waited for
-	FeatureDirect  = 8 // offers the direct path; in the reply: it can be had (docs/direct.md)
+	FeatureReasons = 1  // asks for a Refusal with refusals
+	FeatureAgain   = 2  // what is answered by EINPROGRESS is sent again; else it is waited for
+	FeatureDirect  = 8  // offers the direct path; in the reply: it can be had (docs/direct.md)
+	FeatureGone    = 16 // QUERY_DEVICE tells a device that has gone, ENXIO, from none, ENODEV
 	// 4 was a direct path with pairs of another layout.
 )
 

@@ -94,7 +94,7 @@ type HelloRequest struct {
 	Magic    uint32 // MagicHello
 	Major    uint16
 	Minor    uint16
-	Features uint64 // FeatureReasons, FeatureAgain, FeatureDirect; others are passed over
+	Features uint64 // FeatureReasons, Again, Direct, Gone; others are passed over
 	Comm     [16]byte
 }
 
@@ -129,7 +129,7 @@ type AddMemReply struct {
 }
 
 // QueryDeviceRequest: Device counts from 0 in the order of HelloReply.Devices; ENODEV beyond the
-// last.
+// last, and of one that has gone ENXIO, to who has set FeatureGone.
 type QueryDeviceRequest struct {
 	Device uint32
 	Pad    uint32

@@ -31,10 +31,12 @@ type Session struct {
 	h     Handler // nil before HELLO
 	// looks is why the session may only list and count: there was no room for another one.
 	looks   error
-	reasons bool        // the client wants to know why; set by HELLO
-	again   bool        // the client knows EINPROGRESS; set by HELLO
-	direct  atomic.Bool // it has the direct path, and may; set by HELLO
-	minor   uint16      // of the version that both sides have; set by HELLO
+	reasons bool // the client wants to know why; set by HELLO
+	again   bool // the client knows EINPROGRESS; set by HELLO
+	// the client knows what is answered of a device that has gone; set by HELLO
+	tellsGone bool
+	direct    atomic.Bool // it has the direct path, and may; set by HELLO
+	minor     uint16      // of the version that both sides have; set by HELLO
 
 	limits Limits // those that held when it began
 
@@ -110,6 +112,9 @@ func (s *Session) Guest() string { return s.guest }
 // AsksAgain says that the client sends a request again that is answered by EINPROGRESS. It is for
 // handlers' methods.
 func (s *Session) AsksAgain() bool { return s.again }
+
+// TellsGone says that the client tells a device that has gone from one that there is not.
+func (s *Session) TellsGone() bool { return s.tellsGone }
 
 // account is whom what the session has is counted for.
 func (s *Session) account() account { return accountOf(s.guest, s.peer) }
@@ -346,6 +351,7 @@ func (s *Session) hello(stop func() bool) error {
 		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
 	}
 	s.reasons, s.again = req.Features&abi.FeatureReasons != 0, req.Features&abi.FeatureAgain != 0
+	s.tellsGone = req.Features&abi.FeatureGone != 0
 	s.minor = rep.Minor
 	if req.Features&abi.FeatureDirect != 0 && s.offerDirect() {
 		rep.Features |= abi.FeatureDirect

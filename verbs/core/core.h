@@ -110,6 +110,7 @@ struct vrnic_session {
 	pthread_mutex_t names_lock; /* of who adds to them */
 	_Atomic(uint32_t) ndevices;
 	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices: more come, and each stays the same */
+	atomic_bool *gone; /* which of them are no more: numbers are not given again */
 };
 
 /*
@@ -144,12 +145,16 @@ VRNIC_EXPORT void vrnic_complain(enum vrnic_cause cause, const char *fmt,
 
 /*
  * How many devices the daemon has had since the session began; and which of them VRNIC_DEVICE, if
- * it is set, leaves to this process. vrnic_look asks for those that were added meanwhile.
+ * it is set, leaves to this process, of those that are there. vrnic_look asks for those that were
+ * added meanwhile, vrnic_query_device for one: ENODEV if it is not there, or not any more.
  */
 VRNIC_EXPORT uint32_t vrnic_num_devices(struct vrnic_session *s);
 VRNIC_EXPORT bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
 VRNIC_EXPORT bool vrnic_device_named(void);
 VRNIC_EXPORT void vrnic_look(struct vrnic_session *s);
+struct vrnic_query_device_reply;
+VRNIC_EXPORT int vrnic_query_device(struct vrnic_session *s, uint32_t index,
+				    struct vrnic_query_device_reply *rep);
 
 static inline bool vrnic_dead(struct vrnic_session *s)
 {

@@ -18,7 +18,7 @@
 #include "private.h"
 #include "setting/setting.h"
 
-#define MAX_DEVICES 1024 /* of a daemon that are looked at */
+#define MAX_DEVICES 65536 /* that come and go in the life of a session */
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vrnic_session *) current;
@@ -251,28 +251,52 @@ static int open_page(struct vrnic_session *s)
 	return 0;
 }
 
+/* Asks for a device; ENXIO: it has gone, and its number stays so. */
+static int ask_device(struct vrnic_session *s, uint32_t index, struct vrnic_query_device_reply *rep)
+{
+	struct vrnic_query_device_request req = { .device = index };
+	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
+
+	if (!err)
+		rep->name[sizeof(rep->name) - 1] = rep->fw_version[sizeof(rep->fw_version) - 1] = 0;
+	if (err == ENXIO && index < MAX_DEVICES)
+		atomic_store(&s->gone[index], true);
+	return err;
+}
+
+int vrnic_query_device(struct vrnic_session *s, uint32_t index,
+		       struct vrnic_query_device_reply *rep)
+{
+	int err = ask_device(s, index, rep);
+
+	return err == ENXIO ? ENODEV : err;
+}
+
 /* Learns what devices there are: HELLO names the first of them. */
 static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *rep)
 {
-	struct vrnic_query_device_request req = { 0 };
 	struct vrnic_query_device_reply d;
-	uint32_t n = rep->num_devices < MAX_DEVICES ? rep->num_devices : MAX_DEVICES;
+	uint32_t i, n = rep->num_devices < MAX_DEVICES ? rep->num_devices : MAX_DEVICES;
 	int err;
 
-	s->names = calloc(MAX_DEVICES, sizeof(*s->names)); /* nobody who reads them sees them move */
-	if (!s->names)
+	/* Nobody who reads them sees them move, and what is not used yet is no memory. */
+	s->names = calloc(MAX_DEVICES, sizeof(*s->names));
+	s->gone = calloc(MAX_DEVICES, sizeof(*s->gone));
+	if (!s->names || !s->gone)
 		return ENOMEM;
-	for (; req.device < n; req.device++) {
+	for (i = 0; i < n; i++) {
 		const char *name = d.name;
 
-		if (req.device < VRNIC_MAX_DEVICES) {
-			name = rep->devices[req.device];
+		if (i < VRNIC_MAX_DEVICES) {
+			name = rep->devices[i];
 		} else {
-			err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
+			err = ask_device(s, i, &d);
+			if (err == ENXIO)
+				continue;
 			if (err)
 				return err;
 		}
-		memcpy(s->names[req.device], name, sizeof(*s->names) - 1);
+		memcpy(s->names[i], name, sizeof(*s->names) - 1);
 	}
 	atomic_store(&s->ndevices, n);
 	return 0;
@@ -280,7 +304,6 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 
 void vrnic_look(struct vrnic_session *s)
 {
-	struct vrnic_query_device_request req;
 	struct vrnic_query_device_reply d;
 	uint32_t n;
 	int old, err;
@@ -288,11 +311,11 @@ void vrnic_look(struct vrnic_session *s)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	pthread_mutex_lock(&s->names_lock);
 	for (n = atomic_load(&s->ndevices); n < MAX_DEVICES; atomic_store(&s->ndevices, ++n)) {
-		req = (struct vrnic_query_device_request){ .device = n };
-		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
-		if (err) /* there is none, or it has gone already: then the next one is not seen */
+		err = ask_device(s, n, &d);
+		if (!err)
+			memcpy(s->names[n], d.name, sizeof(*s->names) - 1);
+		else if (err != ENXIO) /* there is none */
 			break;
-		memcpy(s->names[n], d.name, sizeof(*s->names) - 1);
 	}
 	pthread_mutex_unlock(&s->names_lock);
 	pthread_setcancelstate(old, NULL);
@@ -303,7 +326,7 @@ static int hello(struct vrnic_session *s, const char *path)
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
 					  .minor = VRNIC_MINOR,
 					  .features = VRNIC_FEATURE_REASONS | VRNIC_FEATURE_AGAIN |
-						      VRNIC_FEATURE_DIRECT };
+						      VRNIC_FEATURE_DIRECT | VRNIC_FEATURE_GONE };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 
@@ -381,6 +404,7 @@ static struct vrnic_session *open_session(void)
 	vrnic_unmap(&s->page);
 	vrnic_close(s->doorbell);
 	vrnic_close(s->sock);
+	free(s->gone);
 	free(s->names);
 	pthread_mutex_destroy(&s->names_lock);
 	pthread_mutex_destroy(&s->lend_lock);
@@ -411,7 +435,8 @@ uint32_t vrnic_num_devices(struct vrnic_session *s)
 
 bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
 {
-	return index < atomic_load(&s->ndevices) && (!only() || !strcmp(only(), s->names[index]));
+	return index < atomic_load(&s->ndevices) && !atomic_load(&s->gone[index]) &&
+	       (!only() || !strcmp(only(), s->names[index]));
 }
 
 /*

@@ -38,17 +38,6 @@ static struct vrnic_device *to_vdev(struct ibv_device *device)
  * The list.
  */
 
-static int query_device(struct vrnic_session *s, uint32_t index,
-			struct vrnic_query_device_reply *rep)
-{
-	struct vrnic_query_device_request req = { .device = index };
-	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
-
-	if (!err)
-		rep->name[sizeof(rep->name) - 1] = rep->fw_version[sizeof(rep->fw_version) - 1] = 0;
-	return err;
-}
-
 static bool is_roce(const struct vrnic_query_device_reply *rep)
 {
 	return rep->node_type == VRNIC_NODE_CA;
@@ -122,7 +111,7 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 		return NULL;
 	pthread_mutex_lock(&device_lock);
 	for (i = 0; i < n; i++) {
-		if (!vrnic_device_allowed(s, i) || query_device(s, i, &rep))
+		if (!vrnic_device_allowed(s, i) || vrnic_query_device(s, i, &rep))
 			continue;
 		d = find_device(s, i, &rep);
 		if (d)
@@ -364,7 +353,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	vrnic_look(s);
 	for (i = vrnic_num_devices(s); err == ENODEV && i > 0;)
 		if (!strcmp(s->names[--i], device->name))
-			err = query_device(s, i, &attr);
+			err = vrnic_query_device(s, i, &attr);
 	if (err) {
 		errno = err;
 		return NULL;
@@ -422,7 +411,7 @@ struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index)
 
 	if (index >= vrnic_num_devices(s)) /* rdma_cm tells of one that has come later */
 		vrnic_look(s);
-	err = query_device(s, index, &attr);
+	err = vrnic_query_device(s, index, &attr);
 	if (err) {
 		errno = err;
 		return NULL;

@@ -247,17 +247,16 @@ static void consider(struct search *f, const struct vrnic_prefix *p)
 
 static int run_search(struct vrnic_session *s, struct search *f)
 {
-	struct vrnic_query_device_request req = { 0 };
 	struct vrnic_query_device_reply rep;
-	uint32_t k, n;
+	uint32_t i, k, n;
 	int err;
 
 	vrnic_look(s);
 	n = vrnic_num_devices(s);
-	for (; req.device < n; req.device++) {
-		if (!vrnic_device_allowed(s, req.device))
+	for (i = 0; i < n; i++) {
+		if (!vrnic_device_allowed(s, i))
 			continue;
-		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+		err = vrnic_query_device(s, i, &rep);
 		if (err == ENODEV) /* it has gone; others are there */
 			continue;
 		if (err)

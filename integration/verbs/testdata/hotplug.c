@@ -1,4 +1,7 @@
-/* Devices that come and go while a program runs: $VT_LATER is the name of one that comes later. */
+/*
+ * Devices that come and go while a program runs: $VT_LATER is the name of one that comes later, and
+ * $VT_GO of a file that is there when it is.
+ */
 #include <arpa/inet.h>
 
 #include "vt.h"
@@ -116,10 +119,35 @@ static void by_address(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* One that goes before anybody has heard of it hides none. */
+static void unheard(void)
+{
+	const char *name = getenv("VT_LATER");
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in any = { .sin_family = AF_INET };
+	struct rdma_cm_id *id;
+
+	CHECK(listed(name) < 0);
+	say("waits for it to come");
+	for (int i = 0; access(getenv("VT_GO"), F_OK); i++) {
+		CHECK(i < VT_PATIENCE / 10);
+		usleep(10000);
+	}
+	CHECK_EQ(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_bind_addr(id, (struct sockaddr *)&any), 0); /* has the daemon number it */
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(channel);
+	say("has numbered it");
+	until("next", true);
+	CHECK(listed(name) < 0);
+	CHECK_EQ(ibv_close_device(open_named("next")), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "comes", comes }, { "goes", goes },
-						{ "by_address", by_address }, { NULL, NULL } };
+						{ "by_address", by_address },
+						{ "unheard", unheard }, { NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }

@@ -79,8 +79,8 @@ func sends(t *testing.T, x, y *daemontest.End, seed byte) {
 	y.Check("a Send", 0, n, seed)
 }
 
-// A device that is added is there for sessions that begin later, and has connections with those
-// that were there. While it is in use it is deleted by force only.
+// A device that is added is there for sessions that begin later and for those that are there, and
+// has connections with others. While it is in use it is deleted by force only.
 func TestDeviceComesAndGoes(t *testing.T) {
 	for _, kind := range []string{"iwarp", "roce"} {
 		t.Run(kind, func(t *testing.T) { testDeviceComesAndGoes(t, kind == "roce") })
@@ -105,12 +105,12 @@ func testDeviceComesAndGoes(t *testing.T, roce bool) {
 	if rows, err := before.List("dev"); err != nil || len(rows) != 3 {
 		t.Errorf("a session that began before lists %s, %v", rows, err) // so /sys has it, too
 	}
-	if got := before.Devices(); !slices.Equal(got, []string{"vrnic0", "vrnic1"}) {
+	after := d.Dial()
+	stays := daemontest.NewEnd(t, daemontest.Open(t, after, "vrnic0"), 4096)
+	goes := daemontest.NewEnd(t, daemontest.Open(t, before, "vrnic2"), 4096)
+	if got := before.Devices(); !slices.Equal(got, []string{"vrnic0", "vrnic1", "vrnic2"}) {
 		t.Errorf("devices of one that began before: %v", got)
 	}
-	after := d.Dial()
-	stays := daemontest.NewEnd(t, daemontest.Open(t, before, "vrnic0"), 4096)
-	goes := daemontest.NewEnd(t, daemontest.Open(t, after, "vrnic2"), 4096)
 	daemontest.Connect(t, stays, goes, daemontest.Addr(t, goes.Dev, false, 0))
 	sends(t, stays, goes, 1)
 
@@ -133,7 +133,7 @@ func testDeviceComesAndGoes(t *testing.T, roce bool) {
 		t.Errorf("what it does next: %v", err)
 	}
 	select {
-	case <-after.Done():
+	case <-before.Done():
 	case <-changeTime(t).Done():
 		t.Error("the session of a program without its device goes on")
 	}
@@ -150,6 +150,30 @@ func testDeviceComesAndGoes(t *testing.T, roce bool) {
 	again := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic2"), 64)
 	daemontest.Connect(t, other, again, daemontest.Addr(t, again.Dev, true, 0))
 	sends(t, other, again, 3)
+}
+
+// A device that goes between its numbering and a program's first look at it hides none that come
+// later.
+func TestDeviceGoesUnheard(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	dev := daemontest.Open(t, c, "vrnic0")
+	mustChange(t, d, shm.Add, "device", third)
+	// This numbers all devices.
+	l, err := dev.Listen(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	mustChange(t, d, shm.Del, "device", "vrnic2")
+	mustChange(t, d, shm.Add, "device", strings.Replace(third, "vrnic2", "vrnic3", 1))
+	if got, want := c.Devices(), []string{"vrnic0", "vrnic1", "vrnic3"}; !slices.Equal(got, want) {
+		t.Errorf("devices are %v, want %v", got, want)
+	}
+	daemontest.Open(t, c, "vrnic3")
+	_, err = c.Open("vrnic2")
+	wantRefused(t, err, syscall.ENODEV,
+		`no device "vrnic2" (the daemon has ["vrnic0" "vrnic1" "vrnic3"])`)
 }
 
 // A device that has been listed but not opened can go: what a session asks of it then is ENODEV.

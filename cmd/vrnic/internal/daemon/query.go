@@ -34,6 +34,9 @@ const (
 
 func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 	sd, err := s.device(number)
+	if err == syscall.ENODEV && s.shm.TellsGone() && s.numbered(number) {
+		return nil, syscall.ENXIO
+	}
 	if err != nil {
 		return nil, err
 	}

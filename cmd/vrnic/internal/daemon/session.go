@@ -28,9 +28,11 @@ type session struct {
 	shm *server.Session
 	log *slog.Logger
 	// devs are by device number: those that there were when the session began, as far as it may see
-	// them, and those that it has asked for since. One that has gone keeps its number. The control
-	// goroutine adds to them with d.mu held, under which others read them.
+	// them, and those that it has asked for since. One that has gone keeps its number, and is vacant
+	// if the session has nothing there. of finds them. The control goroutine changes both with d.mu
+	// held, under which others read them.
 	devs []*sessionDevice
+	of   map[*device]*sessionDevice
 	// within are the stations of the client's network, if it has come by the socket for those.
 	within []station
 
@@ -47,7 +49,8 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	if !d.up {
 		return nil, syscall.ENODEV
 	}
-	h := &session{d: d, shm: s, log: d.log.With(logs.Part, "clients", "session", s.ID())}
+	h := &session{d: d, shm: s, of: make(map[*device]*sessionDevice),
+		log: d.log.With(logs.Part, "clients", "session", s.ID())}
 	if strings.HasPrefix(s.Guest(), guest.Net+":") {
 		h.within = d.stationsIn(s.Peer().NetNS)
 	}
@@ -58,21 +61,35 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	return h, nil
 }
 
-// maxSessionDevices bounds the numbers of one session.
-const maxSessionDevices = 1024
+// maxSessionDevices bounds the numbers of one session: how many devices come and go in its life.
+const maxSessionDevices = 1 << 16
 
-// addDevices gives a number to each device that the session sees and that has none. One that is
-// being taken away gets none: behind a number of which nobody has heard programs do not look for
-// more. d.mu is held.
+// vacant has the number of a device that has gone, of which a session has nothing.
+var vacant = func() *sessionDevice {
+	sd := &sessionDevice{dev: new(device)}
+	sd.dev.gone.Store(true)
+	return sd
+}()
+
+// addDevices gives a number to each device that the session sees and that has none, and lets go of
+// those that have gone. One that is being taken away gets no number: behind one of which nobody has
+// heard, programs that do not tell gone devices from none look for no more. d.mu is held.
 func (s *session) addDevices() {
-	for _, dev := range s.d.devices {
-		if s.sees(dev) && !dev.gone.Load() && len(s.devs) < maxSessionDevices &&
-			!slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }) {
-			sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev,
-				domains: make(map[*direct.Domain]struct{})}
-			sd.held.hush(dev.quiet.Load())
-			s.devs = append(s.devs, sd)
+	for dev, sd := range s.of {
+		if dev.gone.Load() && !slices.Contains(s.d.devices, dev) && sd.ctx == nil {
+			s.devs[sd.number] = vacant
+			delete(s.of, dev)
 		}
+	}
+	for _, dev := range s.d.devices {
+		if s.of[dev] != nil || !s.sees(dev) || dev.gone.Load() || len(s.devs) == maxSessionDevices {
+			continue
+		}
+		sd := &sessionDevice{s: s, number: uint32(len(s.devs)), dev: dev,
+			domains: make(map[*direct.Domain]struct{})}
+		sd.held.hush(dev.quiet.Load())
+		s.devs = append(s.devs, sd)
+		s.of[dev] = sd
 	}
 }
 
@@ -87,10 +104,7 @@ func (s *session) look() {
 func (s *session) on(dev *device) *sessionDevice {
 	s.d.mu.RLock()
 	defer s.d.mu.RUnlock()
-	if i := slices.IndexFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev }); i >= 0 {
-		return s.devs[i]
-	}
-	return nil
+	return s.of[dev]
 }
 
 // sees says whether dev is there for the session: a container's socket is of one device, of all, or
@@ -133,11 +147,14 @@ func (s *session) device(number uint32) (*sessionDevice, error) {
 	if uint64(number) == uint64(len(s.devs)) {
 		s.look()
 	}
-	if uint64(number) >= uint64(len(s.devs)) || s.devs[number].dev.gone.Load() {
+	if !s.numbered(number) || s.devs[number].dev.gone.Load() {
 		return nil, syscall.ENODEV
 	}
 	return s.devs[number], nil
 }
+
+// numbered says that there is a device of that number, or was.
+func (s *session) numbered(number uint32) bool { return uint64(number) < uint64(len(s.devs)) }
 
 func (s *session) OpenContext(
 	device uint32, events *server.AsyncQueue,
@@ -211,9 +228,10 @@ type sessionDevice struct {
 	number uint32
 	dev    *device
 
-	mu   sync.Mutex
-	ctx  *vnic.Context // guarded by mu; made by the first use
-	over bool          // +checklocks:mu
+	mu sync.Mutex
+	// guarded by mu, under which the control goroutine alone makes it; by the first use
+	ctx  *vnic.Context
+	over bool // +checklocks:mu
 
 	// taken under the RNIC's locks: nothing of it is called with it held
 	asyncMu sync.Mutex
