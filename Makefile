@@ -205,7 +205,7 @@ verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all th
 .PHONY: containers
 containers: ## verbs programs in containers of podman and docker (as root)
 	VRNIC_TEST_CONTAINERS=all VRNIC_TEST_REQUIRE="root podman docker" \
-	$(GO) test -count=1 -v -timeout 10m ./integration/containers
+	$(GO) test -count=1 -v -timeout 30m ./integration/containers
 
 .PHONY: bench
 bench: ## throughput and latency of embedded devices

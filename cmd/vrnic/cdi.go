@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -44,8 +45,35 @@ func cdiCommand() *cli.Command {
 				&cli.BoolFlag{Name: "watch", Usage: "stay, and keep all of it as the daemon is: devices that " +
 					"come and go, and their states and counters in /sys, once a second"}},
 			Action: asking(generateCDI),
+		}, {
+			Name:      "options",
+			Usage:     "print the options by which a docker that knows no such devices is given one",
+			UsageText: "vrnic cdi options [--spec FILE|DIR] NAME",
+			Description: "Of a device of the specification that vrnic cdi generate has written. They are " +
+				"mounts and environment, in\none line:\n\n" +
+				"   docker run $(vrnic cdi options vrnic0) IMAGE ibv_devices\n\n" +
+				"Docker from version 25 on has --device vrnic.io/rnic=NAME, as podman has.",
+			Flags: []cli.Flag{&cli.StringFlag{Name: "spec", Value: cdiOutput,
+				Usage: "where the specification is: `FILE` or a directory"}},
+			Action: cdiOptions,
 		}},
 	}
+}
+
+func cdiOptions(c *cli.Context) error {
+	if c.Args().Len() != 1 {
+		return usagef("of which device? See %s --help", commandName(c))
+	}
+	file, err := cdi.File(c.String("spec"))
+	if err != nil {
+		return usagef("--spec %v", err)
+	}
+	words, err := cdi.Options(file, c.Args().First())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.App.Writer, strings.Join(words, " "))
+	return err
 }
 
 func generateCDI(c *cli.Context, client *shm.Client) error {

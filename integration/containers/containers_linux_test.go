@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,33 +78,53 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// The three commands of docs/containers.md, as they stand there, by a shell for which podman has
-// other places to store things, and no network.
-func TestWalk(t *testing.T) {
-	s := newSite(t, 0, twoDevices...) // for its podman
-	s.podman("import", "--quiet", imageFile(), "localhost/perftest:latest")
+// walk runs the three commands of docs/containers.md, as they stand there, in a shell in which run
+// is what there is of docker or podman: for them is what they are to be with that.
+func (s *site) walk(run string, with func(commands string) string) {
+	s.t.Helper()
 	doc, err := os.ReadFile("../../docs/containers.md")
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	_, commands, found := strings.Cut(string(doc), "two containers:\n\n")
+	_, commands, found := strings.Cut(string(doc), "with any docker:\n\n")
 	commands, _, end := strings.Cut(commands, "\n\n")
-	if !found || !end || strings.Count(commands, "--device vrnic.io/rnic=") != 2 {
-		t.Fatalf("docs/containers.md has other commands: %s", commands)
+	if !found || !end || strings.Count(commands, "$(vrnic cdi options ") != 2 {
+		s.t.Fatalf("docs/containers.md has other commands: %s", commands)
 	}
 	// What a person waits a second for may take longer.
 	commands = strings.Replace(commands, "& sleep 1;",
 		"& until vrnic show dev >/dev/null 2>&1; do sleep 0.1; done;", 1)
 	commands = strings.Replace(commands, "sleep 1",
 		"until vrnic show cm | grep -q LISTEN; do sleep 0.1; done", 1)
-	t.Cleanup(func() { os.Remove("/run/cdi/vrnic.io-rnic.json") })
-	script := "set -e; unset VRNIC_SOCKET XDG_RUNTIME_DIR; PATH=" + workDir + ":$PATH\n" +
-		"podman() { shift; command " + strings.Join(s.words(), " ") +
-		" run --network none --cgroups disabled \"$@\"; }\n" +
-		"trap 'kill $(jobs -p); wait' EXIT\n" + commands
+	s.t.Cleanup(func() { os.Remove("/run/cdi/vrnic.io-rnic.json") })
+	script := "set -e; unset VRNIC_SOCKET XDG_RUNTIME_DIR; PATH=" + workDir + ":$PATH\n" + run +
+		"\ntrap 'kill $(jobs -p); wait' EXIT\n" + with(commands)
 	if out := s.run("bash", "-c", script); !strings.Contains(out, "65536      5000 ") {
-		t.Errorf("the commands print\n%s", out)
+		s.t.Errorf("the commands print\n%s", out)
 	}
+}
+
+// By a podman that has other places to store things, and no network.
+func TestWalk(t *testing.T) {
+	s := newSite(t, 0) // for its podman
+	s.podman("import", "--quiet", imageFile(), "localhost/perftest:latest")
+	s.walk("podman() { shift; command "+strings.Join(s.words(), " ")+
+		" run --network none --cgroups disabled \"$@\"; }", func(commands string) string {
+		named := regexp.MustCompile(`\$\(vrnic cdi options (\w+)\)`)
+		return strings.ReplaceAll(named.ReplaceAllString(commands, "--device vrnic.io/rnic=$1"),
+			"docker", "podman")
+	})
+}
+
+// By a docker without a network, word for word.
+func TestWalkDocker(t *testing.T) {
+	s := newDockerSite(t)
+	if err := os.Remove("/run/cdi/vrnic.io-rnic.json"); err != nil { // the commands write their own
+		t.Fatal(err)
+	}
+	s.walk("docker() { shift; command "+strings.Join(s.docker(), " ")+
+		" run --network none \"$@\"; }", func(commands string) string { return commands })
+	s.run(s.docker("rm", "server")...)
 }
 
 // Without root: containers and daemon are a user's, who is root in them.

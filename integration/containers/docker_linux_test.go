@@ -13,42 +13,18 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// A docker that does not know the Container Device Interface has the mounts by hand, as
-// docs/containers.md has them. dockerd is the test's own: its data, its socket, its control groups.
+// A docker that does not know the Container Device Interface has the devices by options. dockerd is
+// the test's own: its data, its socket, its control groups.
 func TestDocker(t *testing.T) {
-	if !thorough() {
-		needtest.Skip(t, "docker is for make containers")
-	}
-	need(t)
-	needDocker(t)
-	s := newSite(t, 0, twoDevices...)
-	s.generate()
-	docker := s.dockerd()
-	s.run(docker("import", imageFile(), "perftest")...)
-
-	doc, err := os.ReadFile("../../docs/containers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, command, _ := strings.Cut(string(doc), "\n## Without CDI\n")
-	_, command, _ = strings.Cut(command, "    docker run ")
-	command, _, found := strings.Cut(command, " perftest ")
-	if !found {
-		t.Fatal("docs/containers.md has no command for docker")
-	}
-	options := func(device string) []string {
-		files := filepath.Join("/run/vrnic-0", "cdi"+strings.ReplaceAll(s.guests(), "/", "-"), device)
-		return strings.Fields(strings.NewReplacer("\\\n", " ", "$F", files,
-			"/run/vrnic-containers/vrnic0", filepath.Join(s.guests(), device)).Replace(command))
-	}
+	s := newDockerSite(t, twoDevices...)
 	in := func(device string, words ...string) []string {
-		return docker(slices.Concat([]string{"run", "--network", "none"}, options(device), words)...)
+		return s.docker(slices.Concat([]string{"run", "--network", "none"}, s.options(device), words)...)
 	}
 	n := s.listeners()
 	s.run(in("vrnic0", "--detach", "--name", "server", "perftest", "ib_write_bw", "-R", "-F", "-n",
 		"200")...)
 	proctest.Eventually(t, patience, "the server listens", func() bool { return s.listeners() > n })
-	if out := s.run(docker("exec", "server", "ibv_devices")...); !strings.Contains(out, "vrnic0 ") ||
+	if out := s.run(s.docker("exec", "server", "ibv_devices")...); !strings.Contains(out, "vrnic0 ") ||
 		strings.Contains(out, "vrnic1") {
 		t.Errorf("docker exec:\n%s", out)
 	}
@@ -56,8 +32,39 @@ func TestDocker(t *testing.T) {
 		"10.77.0.2")...); !strings.Contains(out, "65536      200") {
 		t.Errorf("ib_write_bw:\n%s", out)
 	}
-	s.run(docker("wait", "server")...)
-	s.run(docker("rm", "server")...)
+	s.run(s.docker("wait", "server")...)
+	s.run(s.docker("rm", "server")...)
+	if out := s.run(in("vrnic1", "--rm", "perftest", "sh", "-ec", `ls /sys/class/infiniband
+		ls /dev/infiniband; ls /run/vrnic/socket`)...); out != "vrnic1\nrdma_cm\nuverbs0\nvrnic.sock\n" {
+		t.Errorf("a container sees\n%s", out)
+	}
+	s.refused("has no device nope", program(), "cdi", "options", "nope")
+}
+
+// A dockerSite has a dockerd beside, with the image perftest, and the specification.
+type dockerSite struct {
+	*site
+	docker func(args ...string) []string // words for docker's client
+}
+
+func newDockerSite(t *testing.T, args ...string) *dockerSite {
+	t.Helper()
+	if !thorough() {
+		needtest.Skip(t, "docker is for make containers")
+	}
+	need(t)
+	needDocker(t)
+	s := newSite(t, 0, args...)
+	s.generate()
+	d := &dockerSite{s, s.dockerd()}
+	s.run(d.docker("import", imageFile(), "perftest")...)
+	return d
+}
+
+// options are docker's for a device.
+func (s *site) options(device string) []string {
+	s.t.Helper()
+	return strings.Fields(s.run(program(), "cdi", "options", device))
 }
 
 // needDocker skips a test where there is none.

@@ -18,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vrnic/vrnic/integration/proctest"
-	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -278,24 +277,14 @@ func TestDockerDriver(t *testing.T) {
 // kernel, its data between the devices of the same addresses, each of which one container alone
 // sees. Nothing is left, also of one that is killed while its driver is gone.
 func TestDockerNetwork(t *testing.T) {
-	if !thorough() {
-		needtest.Skip(t, "docker is for make containers")
-	}
-	need(t)
-	needDocker(t)
-	s := newSite(t, 0)
-	s.generate()
-	docker := s.dockerd()
-	s.run(docker("import", imageFile(), "perftest")...)
-	d := newDriver(s, "/run/docker/plugins/vrnic.sock")
+	s := newDockerSite(t)
+	docker := s.docker
+	d := newDriver(s.site, "/run/docker/plugins/vrnic.sock")
 	s.refused("no option colour", docker("network", "create", "-d", "vrnic", "-o", "colour=red",
 		"bad")...)
 	s.run(docker("network", "create", "-d", "vrnic", "--subnet", "10.60.0.0/24", "rdma")...)
-	files := filepath.Join("/run/vrnic-0", "cdi"+strings.ReplaceAll(s.guests(), "/", "-"), "net")
 	in := func(words ...string) []string {
-		return docker(append([]string{"run", "--network", "rdma", "-v", files + ":/run/vrnic:ro", "-v",
-			filepath.Join(s.guests(), "net") + ":/run/vrnic/socket:ro", "-v",
-			files + "/preload:/etc/ld.so.preload:ro"}, words...)...)
+		return docker(slices.Concat([]string{"run", "--network", "rdma"}, s.options("net"), words)...)
 	}
 	s.run(in("--detach", "--name", "server", "--ip", "10.60.0.2", "perftest", "sh", "-c",
 		"ibv_devices; exec ib_write_bw -F -n 200")...)

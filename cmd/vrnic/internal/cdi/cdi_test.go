@@ -74,6 +74,36 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+// A docker that reads no specification is given the same by options.
+func TestOptions(t *testing.T) {
+	devices := append(twoDevices(), Device{Name: "odd", Folder: "/run/a b", Files: "/run/f/odd"})
+	s, err := NewSpec(devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "vrnic.json")
+	if _, err := Options(file, "vrnic0"); err == nil || !strings.Contains(err.Error(),
+		"vrnic cdi generate writes it") {
+		t.Errorf("without a specification: %v", err)
+	}
+	if err := Write(s, file); err != nil {
+		t.Fatal(err)
+	}
+	words, err := Options(file, "roce-0.1_x")
+	const want = "-v /run/f/roce:/run/vrnic:ro -v /run/g/roce:/run/vrnic/socket:ro " +
+		"-v /run/f/roce/preload:/etc/ld.so.preload:ro -e VRNIC_SOCKET=/run/vrnic/socket/vrnic.sock " +
+		"-e UCX_UD_VERBS_ETH_DGID_CHECK=n"
+	if got := strings.Join(words, " "); err != nil || got != want {
+		t.Errorf("the options are %s, %v; want %s", got, err, want)
+	}
+	for name, want := range map[string]string{"none": "but vrnic0, roce-0.1_x, odd",
+		"odd": "a space or a colon"} {
+		if _, err := Options(file, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Another file with one of the devices would have runtimes take the wrong one, or none.
 func TestWriteRefused(t *testing.T) {
 	dir := t.TempDir()
