@@ -118,7 +118,7 @@ func TestWalk(t *testing.T) {
 
 // By a docker without a network, word for word.
 func TestWalkDocker(t *testing.T) {
-	s := newDockerSite(t)
+	s := newDockerSite(t, 0)
 	if err := os.Remove("/run/cdi/vrnic.io-rnic.json"); err != nil { // the commands write their own
 		t.Fatal(err)
 	}
@@ -127,8 +127,9 @@ func TestWalkDocker(t *testing.T) {
 	s.run(s.docker("rm", "server")...)
 }
 
-// Without root: containers and daemon are a user's, who is root in them.
-func TestPodmanRootless(t *testing.T) {
+// rootless is a user who may have users of his own in containers.
+func rootless(t *testing.T) (uid int) {
+	t.Helper()
 	need(t)
 	if err := needtest.Missing("newuidmap"); err != nil {
 		needtest.Lacking(t, "podman", err)
@@ -137,8 +138,7 @@ func TestPodmanRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uid, err := strconv.Atoi(nobody.Uid)
-	if err != nil {
+	if uid, err = strconv.Atoi(nobody.Uid); err != nil {
 		t.Fatal(err)
 	}
 	ids := filepath.Join(workDir, "ids")
@@ -157,7 +157,12 @@ func TestPodmanRootless(t *testing.T) {
 		}
 		t.Cleanup(func() { unix.Unmount(file, unix.MNT_DETACH) })
 	}
-	s := newSite(t, uid, twoDevices...)
+	return uid
+}
+
+// Without root: containers and daemon are a user's, who is root in them.
+func TestPodmanRootless(t *testing.T) {
+	s := newSite(t, rootless(t), twoDevices...)
 	s.refused("have root put the output", program(), "cdi", "generate", "--output", "/etc/x.json")
 	s.generate()
 	s.transfers()

@@ -277,7 +277,7 @@ func TestDockerDriver(t *testing.T) {
 // kernel, its data between the devices of the same addresses, each of which one container alone
 // sees. Nothing is left, also of one that is killed while its driver is gone.
 func TestDockerNetwork(t *testing.T) {
-	s := newDockerSite(t)
+	s := newDockerSite(t, 0)
 	docker := s.docker
 	d := newDriver(s.site, "/run/docker/plugins/vrnic.sock")
 	s.refused("no option colour", docker("network", "create", "-d", "vrnic", "-o", "colour=red",
