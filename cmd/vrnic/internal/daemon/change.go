@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
@@ -27,6 +28,22 @@ type change struct {
 	delDevices []*device
 	addDevices []DeviceSpec
 	addPorts   []PortSpec
+
+	shut []*ethswitch.Diversion // of ports that are deleted unless somebody uses them
+}
+
+// A shutter lets nothing through a port.
+type shutter struct{}
+
+// Take implements ethswitch.Detour.
+func (shutter) Take(*ethswitch.Diversion, *frame.Frame, bool) bool { return true }
+
+// open has the ports of c that are there let frames through again.
+func (c *change) open() {
+	for _, v := range c.shut {
+		v.End()
+	}
+	c.shut = nil
 }
 
 // errInUse is in the error of a change that would end connections.
@@ -232,14 +249,21 @@ func (d *Daemon) able(c *change, lent *Lent) error {
 	return nil
 }
 
-// claim takes the devices that c deletes from those who would begin to use them, or says which
-// connections c would end, and nobody has noticed.
+// claim takes the devices and ports that c deletes from those who would begin to use them, or says
+// which connections c would end, and nobody has noticed: what a port has not let through meanwhile
+// is as if a network had lost it, and sent again.
 func (d *Daemon) claim(c *change) error {
 	for _, dev := range c.delDevices {
 		dev.taking.Lock()
 		defer dev.taking.Unlock()
 	}
+	for _, p := range c.delPorts {
+		if v, err := d.sw.Divert(p.spec.name(), shutter{}); err == nil { // else it is none any more
+			c.shut = append(c.shut, v)
+		}
+	}
 	if err := d.harm(c); err != nil {
+		c.open()
 		return err
 	}
 	for _, dev := range c.delDevices {
@@ -332,6 +356,7 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 	wayOut := false    // one is added that does not tell when there is somebody to ask
 	fail := func(err error) error {
 		err = errors.Join(err, back.close())
+		c.open()
 		for _, dev := range c.delDevices {
 			dev.gone.Store(!slices.Contains(d.deviceList(), dev)) // what was not deleted is there again
 		}
