@@ -16,8 +16,13 @@ import (
 type end struct {
 	s   *Socket
 	at  netip.Addr
-	f   *os.File
+	f   *os.File // in no poller: calls of it do not wait
 	raw syscall.RawConn
+	// gate is what the reader waits at.
+	gate *gate
+	// readSocket and more
+	reading  func(fd uintptr)
+	moreFunc func() bool
 
 	in    []arrival // the reader's
 	got   int       // how many of them are there
@@ -68,7 +73,7 @@ func (b *Batch) Deferred() interface{ Finish() } { return b.then }
 func (b *Batch) Local() bool { return false }
 
 // More is for who is in a Finish: it reports whether further datagrams are there.
-func (b *Batch) More() func() bool { return b.end.more }
+func (b *Batch) More() func() bool { return b.end.moreFunc }
 
 // FinishEarly calls what Defer was given.
 func (b *Batch) FinishEarly() {
@@ -84,12 +89,11 @@ func (e *end) serve() {
 	defer e.slice.End()
 	e.in, e.msgs = make([]arrival, atOnce), make([]message, atOnce)
 	e.batch.end = e
-	ready := func(fd uintptr) bool { return e.read(fd) }
 	var d Datagram
 	for {
 		if e.got == 0 {
 			e.slice.End()
-			if e.raw.Read(ready) != nil || e.err != nil {
+			if e.gate.wait(e.raw) != nil || e.err != nil {
 				return
 			}
 		}
@@ -102,17 +106,24 @@ func (e *end) serve() {
 	}
 }
 
-// more reads what is there, if nothing is left of what was read before.
+// more reads what is there, if nothing is left of what was read before. Who calls it looks again
+// and again, and is told of nothing meanwhile.
 func (e *end) more() bool {
 	e.slice.Share()
-	if e.got == 0 {
-		_ = e.raw.Control(func(fd uintptr) { e.read(fd) }) // an error: the next wait ends
+	_ = e.gate.set(e.raw, false) // an error: the next wait ends
+	return e.got > 0 || e.read()
+}
+
+// read reads what is there; false: nothing is.
+func (e *end) read() bool {
+	if err := e.raw.Control(e.reading); err != nil {
+		e.err = err // it is closed
 	}
 	return e.got > 0 || e.err != nil
 }
 
-// read reads what is there; false: nothing is.
-func (e *end) read(fd uintptr) bool {
+// readSocket is for RawConn.Control. Go's scheduler is not told of the call, which does not wait.
+func (e *end) readSocket(fd uintptr) {
 	for i := range e.msgs {
 		a, m := &e.in[i], &e.msgs[i]
 		a.iov.Base = &a.data[0]
@@ -128,15 +139,13 @@ func (e *end) read(fd uintptr) bool {
 		switch errno {
 		case 0:
 			e.got = int(n)
-			return true
+			return
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return false
 		case unix.EBADF, unix.ENOTSOCK:
 			e.err = errno
-			return true
-		default: // no memory, perhaps: the next datagram has the poller tell again
-			return false
+			return
+		default: // nothing, or no memory, perhaps: the next datagram is told of again
+			return
 		}
 	}
 }
@@ -165,6 +174,12 @@ func (e *end) hand(d *Datagram, i int) {
 		e.s.handler.Receive(d)
 		data = data[n:]
 	}
+}
+
+// close ends serve, at its next look, and gives the socket back.
+func (e *end) close() {
+	e.f.Close()
+	e.gate.f.Close()
 }
 
 // port is a port as the kernel has it in an address.

@@ -3,6 +3,7 @@ package hostudp
 import (
 	"net"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,11 @@ type Message struct {
 	errs unix.Errno
 	hdr  unix.Msghdr
 	long bool // a call takes some time
-	run  func(fd uintptr) bool
+	run  func(fd uintptr)
 }
+
+// roomTime is how long a call waits for room before it looks whether the Socket was closed.
+const roomTime = 100 * time.Millisecond
 
 // Send sends the datagrams whose octets are in pieces, one each. The kernel does not wait for the
 // network; what it has no room for is waited for, for as long as the interface takes. It does not
@@ -80,27 +84,33 @@ func (s *Socket) Send(m *Message, to netip.Addr, pieces [][]byte) error {
 	if m.run == nil {
 		m.run = m.send
 	}
-	if err := s.own.raw.Write(m.run); err != nil {
-		return net.ErrClosed
+	for {
+		if err := s.own.raw.Control(m.run); err != nil {
+			return net.ErrClosed
+		}
+		switch m.errs {
+		case 0:
+			return nil
+		case unix.EAGAIN: // there was no room for roomTime
+		default:
+			return m.errs
+		}
 	}
-	if m.errs != 0 {
-		return m.errs
-	}
-	return nil
 }
 
-// send is for Go's poller: false, there is no room.
-func (m *Message) send(fd uintptr) bool {
-	for {
-		if m.long {
-			_, _, m.errs = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
-				unix.MSG_DONTWAIT)
-		} else { // of which Go's scheduler need not be told
-			_, _, m.errs = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
-				unix.MSG_DONTWAIT)
+// send is for RawConn.Control. Only where there is no room does it wait, for roomTime at most.
+func (m *Message) send(fd uintptr) {
+	if !m.long { // Go's scheduler need not be told of it
+		_, _, m.errs = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
+			unix.MSG_DONTWAIT)
+		if m.errs != unix.EAGAIN && m.errs != unix.EINTR {
+			return
 		}
+	}
+	for {
+		_, _, m.errs = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)), 0)
 		if m.errs != unix.EINTR {
-			return m.errs != unix.EAGAIN
+			return
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (s *Socket) open(a netip.Addr) (*end, error) {
 	if a.Is4() {
 		domain = unix.AF_INET
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -98,6 +98,11 @@ func (s *Socket) open(a netip.Addr) (*end, error) {
 		return nil, err
 	}
 	e := &end{s: s, at: a, f: f, raw: raw}
+	e.reading, e.moreFunc = e.readSocket, e.more
+	if e.gate, err = newGate(raw, e.read); err != nil {
+		f.Close()
+		return nil, err
+	}
 	s.wg.Go(e.serve)
 	return e, nil
 }
@@ -114,8 +119,10 @@ func (s *Socket) setUp(fd int, a netip.Addr) error {
 			_ = set(unix.SOL_SOCKET, o[1], buffer) // the kernel gives what it may
 		}
 	}
+	wait := unix.NsecToTimeval(roomTime.Nanoseconds())
+	errs := []error{os.NewSyscallError("setsockopt",
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait))}
 	_ = set(unix.SOL_UDP, unix.UDP_GRO, 1) // what is older than Linux 5.0 gives them one by one
-	var errs []error
 	if a.Is4() {
 		errs = append(errs, set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO),
 			set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1), set(unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
@@ -203,7 +210,7 @@ func (s *Socket) Leave(a netip.Addr) error {
 	}
 	delete(s.groups, a)
 	s.mu.Unlock()
-	g.f.Close() // who serves it ends by itself: it may be the one that has called
+	g.close() // who serves it ends by itself: it may be the one that has called
 	return nil
 }
 
@@ -221,7 +228,7 @@ func (s *Socket) Close() error {
 	s.groups = nil
 	s.mu.Unlock()
 	for _, e := range ends {
-		e.f.Close()
+		e.close()
 	}
 	s.wg.Wait()
 	return nil
