@@ -7,12 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// exampleC builds examples/verbs-c by its own Makefile, in a copy of its folder.
-func exampleC(t *testing.T) string {
+// exampleC builds examples/verbs-c by its own Makefile, in a copy of its folder, and returns one of
+// its programs.
+func exampleC(t *testing.T, name string) string {
 	t.Helper()
 	need(t, "gcc", "make", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h")
 	dir := t.TempDir()
@@ -20,7 +25,7 @@ func exampleC(t *testing.T) string {
 		t.Fatal(err)
 	}
 	run(t, "make", "-C", dir, "CFLAGS=-O2 -g -Wall -Wextra -Werror")
-	return filepath.Join(dir, "copy")
+	return filepath.Join(dir, name)
 }
 
 // run runs a command that builds something.
@@ -33,7 +38,7 @@ func run(t *testing.T, argv ...string) {
 
 // The file transfer in C, and with the one in Go at either end: what arrives is what was sent.
 func TestExampleCopy(t *testing.T) {
-	inC, inGo := exampleC(t), filepath.Join(workDir, "copy-in-go")
+	inC, inGo := exampleC(t, "copy"), filepath.Join(workDir, "copy-in-go")
 	run(t, "go", "build", "-o", inGo, "github.com/vrnic/vrnic/examples/copy")
 	top := twoDevices(t)
 	addr := top.server.addrs[0]
@@ -85,4 +90,50 @@ func TestExampleCopy(t *testing.T) {
 	}
 	top.server.start(inC, "send", addr).fail(patience, "^usage: ")
 	top.server.start(inC, "receive", addr, "7000", from+"/none").fail(patience, "No such file")
+}
+
+// Each of the two bugs of the example does no harm on a plain device, and is found as the README
+// shows.
+func TestExampleBugs(t *testing.T) {
+	if sanitize.preload != nil || sanitize.wrapper != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	bugs := exampleC(t, "bugs")
+	d := up(t, nil, "--device", deviceA, "--device", "wild,addr=10.99.0.2/24,adversary=1")
+	d.start(bugs, "reuse", addrsA[0]).succeed(patience)
+	p := d.begin(d.env(), program, "exec", "--check", "--", bugs, "reuse", addrsA[0])
+	p.fail(patience)
+	if want := readmeHas(t, "vrnic exec --check -- ./bugs reuse 10.77.0.2"); !want.MatchString(
+		p.Output()) {
+		t.Errorf("it says\n%s\nand is shown as\n%s", p.Output(), want)
+	}
+	p = d.start(bugs, "poll", "10.99.0.2")
+	p.fail(patience)
+	if want := readmeHas(t, "vrnic exec -- ./bugs poll 10.77.0.2"); !want.MatchString(p.Output()) {
+		t.Errorf("it says\n%s\nand is shown as\n%s", p.Output(), want)
+	}
+}
+
+// readmeHas is what the README has below a command, up to an empty line or another command; numbers
+// are others each time.
+func readmeHas(t *testing.T, command string) *regexp.Regexp {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(topDir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(readme), "    $ "+command+"\n")
+	if !ok {
+		t.Fatalf("the README does not show %s", command)
+	}
+	text, _, _ = strings.Cut(text, "\n\n")
+	text, _, _ = strings.Cut(text, "\n    $ ")
+	var lines []string
+	for line := range strings.Lines(text + "\n") {
+		line = regexp.QuoteMeta(strings.TrimPrefix(line, "    "))
+		line = regexp.MustCompile(`0x[0-9a-f]+`).ReplaceAllString(line, "0x[0-9a-f]+")
+		lines = append(lines, regexp.MustCompile(`Write \d+: \d+ octets`).ReplaceAllString(line,
+			`Write \d+: \d+ octets`))
+	}
+	return regexp.MustCompile("^" + strings.Join(lines, "") + "$")
 }

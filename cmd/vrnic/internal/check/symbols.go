@@ -113,8 +113,8 @@ func (m *module) lines(f Frame, addr uint64) []Frame {
 	if err != nil || lr == nil {
 		return nil
 	}
-	var at dwarf.LineEntry
-	if err := lr.SeekPC(addr, &at); err != nil || at.File == nil {
+	at := lineOf(lr, addr)
+	if at.File == nil {
 		return nil
 	}
 	inner := f
@@ -139,6 +139,22 @@ func (m *module) lines(f Frame, addr uint64) []Frame {
 		out[len(out)-1].Function = m.function(addr)
 	}
 	return out
+}
+
+// lineOf is the line that addr is of; no File: none. A unit may have several sequences of lines,
+// and what -O2 has made of main lies in front of the others, of which lr.SeekPC knows nothing.
+func lineOf(lr *dwarf.LineReader, addr uint64) (at dwarf.LineEntry) {
+	at.EndSequence = true
+	for {
+		var next dwarf.LineEntry
+		if lr.Next(&next) != nil {
+			return dwarf.LineEntry{}
+		}
+		if !at.EndSequence && at.Address <= addr && addr < next.Address {
+			return at
+		}
+		at = next
+	}
 }
 
 // around returns the function that addr is in and those inlined there, the innermost first. r is at
