@@ -171,7 +171,7 @@ func (r *recording) run(ctx context.Context, client *shm.Client) error {
 // the daemon end.
 func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.Table,
 	end func() error) (n int64, err error) {
-	parser, numbers := capture.NewParser(), trace.NewNumbers(table)
+	parser, numbers, begun := capture.NewParser(), trace.NewNumbers(table), trace.NewBegun()
 	for {
 		if in.Waits() {
 			if err := out.Flush(); err != nil {
@@ -207,6 +207,15 @@ func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.
 		}
 		if !r.filter.Wants(&parsed, from, to) {
 			continue
+		}
+		before, err := begun.Before(&p, &parsed, from, to)
+		if err != nil {
+			return n, err
+		}
+		for _, b := range before {
+			if err := out.Packet(&b, []string{trace.MadeUp}); err != nil {
+				return n, err
+			}
 		}
 		if err := out.Packet(&p, capture.Comments(&parsed, from, to, requests...)); err != nil {
 			return n, err

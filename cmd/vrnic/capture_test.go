@@ -225,6 +225,74 @@ func TestCaptureOpensInTshark(t *testing.T) {
 	}
 }
 
+// tshark knows iWARP also on a connection that began before the capture, by two packets at its
+// beginning that say that they are made up, and warns of nothing.
+func TestCaptureOfConnection(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		needtest.Lacking(t, "tshark", err)
+	}
+	socket := pingDaemon(t)
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
+		"100000000")
+	file := filepath.Join(t.TempDir(), "late.pcapng")
+	const count = 100
+	eventually(t, "a connection", func() bool {
+		_, stdout, _ := vrnic("show", "qp", "-d", "left", "--json", "--socket", socket)
+		return strings.Contains(stdout, `"remote":"10.1.0.2:`)
+	})
+	status, _, stderr := vrnic("capture", "--socket", socket, "-d", "left", "-c", fmt.Sprint(count),
+		"-w", file)
+	if status != 0 || !strings.Contains(stderr, fmt.Sprintf("%d packets captured, ", count)) {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	comments := commentsOf(t, file)
+	made := 0
+	for _, c := range comments {
+		if strings.HasPrefix(c, "made up: ") {
+			made++
+		}
+	}
+	if made != 2 || len(comments) != count+made {
+		t.Errorf("%d packets, %d of them made up", len(comments), made)
+	}
+	read := exec.Command(tshark, append([]string{"-r", file, "-Y", "iwarp_ddp_rdmap", "-T", "fields",
+		"-e", "frame.number", "-e", "_ws.expert.message"}, tsharkOptions...)...)
+	read.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := read.Output()
+	if n := strings.Count(string(out), "\n"); err != nil || n < count/3 {
+		t.Errorf("tshark finds messages in %d of %d packets, %v", n, count, err)
+	}
+	wantNoWarnings(t, tshark, file)
+}
+
+// tsharkOptions have tshark look for iWARP in all connections, and take it for nothing else.
+var tsharkOptions = []string{"-o", "ip.check_checksum:true", "-o", "tcp.check_checksum:true",
+	"-o", "tcp.try_heuristic_first:true", "--disable-heuristic", "smb_direct_iwarp",
+	"--disable-heuristic", "rpcrdma_iwarp"}
+
+// wantNoWarnings has tshark read a file, and warn of nothing but what it does not know.
+func wantNoWarnings(t *testing.T, tshark, file string) {
+	t.Helper()
+	cmd := exec.Command(tshark, append([]string{"-r", file, "-q", "-z", "expert,warn", "-N", "n"},
+		tsharkOptions...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		// A machine that stops for longer than a TCP timeout has TCP send again what was on its way.
+		known := strings.Contains(line, "as required by RFC 5044") || strings.Contains(line, "D-SACK")
+		if len(fields) > 3 && !strings.HasPrefix(line, " Frequency") && !known &&
+			fields[0] != "Frequency" {
+			t.Errorf("tshark: %s", line)
+		}
+	}
+}
+
 // opensInTshark captures dev, from which a client connects to addr, of right.
 func opensInTshark(t *testing.T, tshark, socket, dev, addr string, ping []string) {
 	t.Helper()
@@ -247,29 +315,12 @@ func opensInTshark(t *testing.T, tshark, socket, dev, addr string, ping []string
 	if !strings.Contains(p.stderr.String(), " packets captured, 0 dropped") {
 		t.Errorf("in the end: %s", p.stderr)
 	}
-	cmd := exec.Command(tshark, "-r", file, "-q", "-z", "expert,warn", "-N", "n",
-		"-o", "ip.check_checksum:true", "-o", "tcp.check_checksum:true",
-		"-o", "tcp.try_heuristic_first:true",
-		"--disable-heuristic", "smb_direct_iwarp", "--disable-heuristic", "rpcrdma_iwarp")
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		// A machine that stops for longer than a TCP timeout has TCP send again what was on its way.
-		known := strings.Contains(line, "as required by RFC 5044") || strings.Contains(line, "D-SACK")
-		if len(fields) > 3 && !strings.HasPrefix(line, " Frequency") && !known &&
-			fields[0] != "Frequency" {
-			t.Errorf("tshark: %s", line)
-		}
-	}
+	wantNoWarnings(t, tshark, file)
 	names := exec.Command(tshark, "-r", file, "-N", "n", "-Y", "tcp or sctp or udp.port == 4791", "-T",
 		"fields", "-e", "ip.src_host", "-e", "ipv6.src_host")
-	names.Env = cmd.Env
-	if out, err = names.Output(); err != nil || !strings.HasPrefix(strings.TrimLeft(string(out), "\t"),
-		dev) {
+	names.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := names.Output()
+	if err != nil || !strings.HasPrefix(strings.TrimLeft(string(out), "\t"), dev) {
 		t.Errorf("the first host's name is none: %.40q, %v", out, err)
 	}
 }

@@ -17,6 +17,7 @@ type Parsed struct {
 	// its first octet.
 	Payload []byte
 	Seq     uint32
+	SYN     bool // of TCP: a connection begins
 }
 
 // Verbs says that it can be of a queue pair.
@@ -83,7 +84,7 @@ func (p *Parser) Parse(b []byte) (r Parsed) {
 			r.Proto = "icmp"
 		case layers.LayerTypeTCP:
 			r.ports("tcp", uint16(p.tcp.SrcPort), uint16(p.tcp.DstPort))
-			r.Payload, r.Seq = p.tcp.Payload, p.tcp.Seq
+			r.Payload, r.Seq, r.SYN = p.tcp.Payload, p.tcp.Seq, p.tcp.SYN
 			if p.tcp.SYN {
 				r.Seq++
 			}
