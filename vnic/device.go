@@ -209,12 +209,23 @@ func (d *Device) Record(r *record.Recorder) (stop func(), err error) {
 	if d.roce != nil {
 		stopCM = d.roce.gsi.Load().Record(r.Tape(d.cfg.Name, 0))
 	}
+	stopSCTP := func() {}
+	if n, ok := d.cfg.Network.(SCTPRecorder); ok && d.roce == nil {
+		stopSCTP = n.RecordSCTP(r.Tape(d.cfg.Name, 0))
+	}
 	return func() {
+		stopSCTP()
 		stopCM()
 		unobserve()
 		unwatch()
 		d.recorder.Store(nil)
 	}, nil
+}
+
+// An SCTPRecorder is a Network whose SCTP can be recorded.
+type SCTPRecorder interface {
+	// RecordSCTP has associations that begin from now on recorded by t, until stop is called.
+	RecordSCTP(t *record.Tape) (stop func())
 }
 
 // tape records the connection that QP qpn begins; nil: nobody wants that.

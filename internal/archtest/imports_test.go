@@ -94,7 +94,8 @@ var layers = map[string][]string{
 	"vnic/fault": {std, module + "iwarp", module + "rdma", module + "roce/mad", module +
 		"roce/packet", module + "vnic"},
 
-	"vnic/record": {std, module + "iwarp", module + "rdma", module + "roce"},
+	"vnic/record": {std, module + "iwarp", module + "rdma", module + "roce", module +
+		"netstack/sctp"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},

@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/sctpddp"
 	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
@@ -48,6 +49,20 @@ func New(host *sctphost.Host, addrs []netip.Addr) Network { return Network{host,
 
 // SCTP is what New was given; nil: there is none.
 func (n *Network) SCTP() *sctphost.Host { return n.host }
+
+// RecordSCTP implements vnic.SCTPRecorder.
+func (n *Network) RecordSCTP(t *record.Tape) (stop func()) {
+	if n.host == nil {
+		return func() {}
+	}
+	j := record.NewSCTP(t)
+	stop, err := n.host.Journal(j)
+	if err != nil { // associations are not recorded, but all else is
+		j.Lost()
+		return func() {}
+	}
+	return stop
+}
 
 // Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network,
 // so call it before that goes.

@@ -68,6 +68,7 @@ type Association struct {
 	User any // the owner's, for what it likes
 
 	e            *Endpoint
+	num          uint64
 	opt          *Options
 	state        State
 	lport, rport uint16
@@ -119,7 +120,7 @@ type Association struct {
 func (e *Endpoint) newAssociation(opt *Options, locals []netip.Addr, lport,
 	rport uint16) *Association {
 	e.count++
-	return &Association{e: e, opt: opt, locals: locals, lport: lport, rport: rport,
+	return &Association{e: e, num: e.number(), opt: opt, locals: locals, lport: lport, rport: rport,
 		t1RTO: opt.RTOInitial}
 }
 
@@ -194,12 +195,25 @@ func (e *Endpoint) NextEvent() (ev Event, ok bool) {
 	if e.events.len() == 0 {
 		return Event{}, false
 	}
+	j := e.cfg.Journal
+	if j == nil {
+		return e.nextEvent(), true
+	}
+	j.Begin(&Call{Kind: CallEvent})
+	ev = e.nextEvent()
+	told := ev
+	j.End(&Result{Event: &told})
+	return ev, true
+}
+
+// nextEvent takes the oldest event, which there is.
+func (e *Endpoint) nextEvent() (ev Event) {
 	ev = *e.events.at(0)
 	e.events.pop()
 	if ev.Kind == EventUp {
 		ev.Inbound = ev.Assoc.inbound
 	}
-	return ev, true
+	return ev
 }
 
 // event queues one for a. What is said of acknowledgements last is all that counts.
@@ -411,6 +425,10 @@ func (a *Association) down(err error) {
 
 // Abort ends the association at once. The peer is told, and told reason. RFC 9260, section 9.1.
 func (a *Association) Abort(now time.Time, reason string) {
+	if j := a.e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallAbort, Now: now, Of: a.num, What: reason})
+		defer j.End(&Result{})
+	}
 	if a.state == StateClosed {
 		return
 	}
@@ -422,6 +440,9 @@ func (a *Association) Abort(now time.Time, reason string) {
 
 // maxReason is how much of a reason for an Abort is sent.
 const maxReason = 256
+
+// Number tells an Association from all others of its Endpoint, and from its Messages.
+func (a *Association) Number() uint64 { return a.num }
 
 // State returns the state; StateClosed once the association is gone.
 func (a *Association) State() State { return a.state }

@@ -21,7 +21,7 @@ type Options struct {
 	// AdmitAdaptation is asked when an association is set up with a peer that sent indication
 	// code, or none. If it says no, the peer gets an ABORT and nothing comes of it. nil: all
 	// are admitted.
-	AdmitAdaptation func(code uint32, present bool) bool
+	AdmitAdaptation func(code uint32, present bool) bool `json:"-"`
 	// AnswerAdaptation has an INIT ACK show the indication of the INIT, which was admitted, in
 	// place of Adaptation: one that listens for several uses of SCTP takes up the one that is
 	// asked for.
@@ -123,6 +123,63 @@ type Config struct {
 	OOTBPerSecond int
 	// Options are those of associations for which Listen or Dial has none.
 	Options Options
+	// Journal hears of all that is done with the Endpoint; nil: nobody does.
+	Journal Journal
+}
+
+// A Journal hears of each call of an Endpoint, its Associations and Messages that changes anything,
+// of what they have drawn and asked for meanwhile, and of what has come of it: all that is needed
+// to make the calls again. It is called inside of them. A call that a Host has no use for is not
+// told of: those that set something of a path, or the limits of retransmission.
+type Journal interface {
+	Begin(c *Call)
+	Drew(b []byte)    // Config.Rand has given that
+	MTU(octets int)   // Config.MTU has
+	Admitted(ok bool) // Options.AdmitAdaptation has
+	End(r *Result)
+}
+
+// A CallKind says which call it is.
+type CallKind uint8
+
+// The calls.
+const (
+	CallNew CallKind = iota // NewEndpoint
+	CallInput
+	CallICMP
+	CallLinkUp
+	CallExpire
+	CallOutput
+	CallEvent // NextEvent
+	CallListen
+	CallUnlisten
+	CallDial
+	CallSend
+	CallDrop
+	CallShutdown
+	CallAbort
+	CallRelease
+)
+
+// A Call is one with its arguments.
+type Call struct {
+	Kind CallKind
+	Now  time.Time
+	Of   uint64 // the Number of whose call it is; 0: the Endpoint's
+	// Octets are a packet, what an ICMP error quotes, or a message.
+	Octets   []byte
+	Src, Dst netip.Addr // of those
+	// What is a *Config, *Packet, *ICMPError, *ListenConfig, *DialConfig, *SendOptions or a string.
+	What any
+	Port uint16 // that is listened at; of Drop the stream
+}
+
+// A Result is what a call has returned.
+type Result struct {
+	N        uint64 // a message's number, how many were dropped, or the Number of an Association
+	Err      error
+	Datagram *Datagram // of Output
+	Event    *Event    // of NextEvent
 }
 
 func (c *Config) setDefaults() error {

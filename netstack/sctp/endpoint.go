@@ -26,6 +26,8 @@ type Endpoint struct {
 	jitter    *rand.Rand
 	oot       bucket
 	spent     spentTags
+	numbers   uint64    // of Associations and Messages there were
+	cookies   time.Time // when the last of those that were made is too old
 	stats     Stats
 	scratch   [32]byte
 	gaps      []gap
@@ -74,10 +76,29 @@ type Stats struct {
 	Timeouts        uint64 // T3 expiries
 }
 
+// Add adds what another Endpoint has seen.
+func (s *Stats) Add(o Stats) {
+	for at, n := range map[*uint64]uint64{
+		&s.PacketsIn: o.PacketsIn, &s.PacketsOut: o.PacketsOut, &s.Malformed: o.Malformed,
+		&s.BadChecksum: o.BadChecksum, &s.BadTag: o.BadTag, &s.BadCookie: o.BadCookie,
+		&s.StaleCookie: o.StaleCookie, &s.OutOfTheBlue: o.OutOfTheBlue,
+		&s.RepliesDropped: o.RepliesDropped, &s.OldSACK: o.OldSACK, &s.DataDropped: o.DataDropped,
+		&s.Duplicates: o.Duplicates, &s.Retransmits: o.Retransmits,
+		&s.FastRetransmits: o.FastRetransmits, &s.Spurious: o.Spurious, &s.Undone: o.Undone,
+		&s.TailProbes: o.TailProbes, &s.Timeouts: o.Timeouts,
+	} {
+		*at += n
+	}
+}
+
 // NewEndpoint returns an Endpoint that has no ports yet.
 func NewEndpoint(cfg Config) (*Endpoint, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
+	}
+	if j := cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallNew, What: &cfg})
+		defer j.End(&Result{})
 	}
 	e := &Endpoint{
 		cfg: cfg, listeners: map[uint16][]*listener{}, table: map[peerKey]*Association{},
@@ -93,6 +114,18 @@ func (e *Endpoint) random(b []byte) {
 	if _, err := io.ReadFull(e.cfg.Rand, b); err != nil {
 		panic(fmt.Sprintf("sctp: no random numbers: %v", err))
 	}
+	if j := e.cfg.Journal; j != nil {
+		j.Drew(b)
+	}
+}
+
+// Forget has nobody hear of calls any more.
+func (e *Endpoint) Forget() { e.cfg.Journal = nil }
+
+// number is that of the next Association or Message.
+func (e *Endpoint) number() uint64 {
+	e.numbers++
+	return e.numbers
 }
 
 func (e *Endpoint) random32() uint32 {
@@ -124,6 +157,17 @@ type ListenConfig struct {
 
 // Listen lets peers set up associations with port. Each comes with an EventUp.
 func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
+	j := e.cfg.Journal
+	if j == nil {
+		return e.listen(port, c)
+	}
+	j.Begin(&Call{Kind: CallListen, What: &c, Port: port})
+	err := e.listen(port, c)
+	j.End(&Result{Err: err})
+	return err
+}
+
+func (e *Endpoint) listen(port uint16, c ListenConfig) error {
 	if port == 0 {
 		return ErrAddress
 	}
@@ -147,6 +191,10 @@ func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
 
 // StopListening ends a Listen for port and these addresses; associations that there are stay.
 func (e *Endpoint) StopListening(port uint16, locals []netip.Addr) {
+	if j := e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallUnlisten, What: &ListenConfig{Locals: locals}, Port: port})
+		defer j.End(&Result{})
+	}
 	left := slices.DeleteFunc(e.listeners[port], func(l *listener) bool {
 		return slices.Equal(l.locals, locals)
 	})
@@ -170,6 +218,15 @@ func (e *Endpoint) options(o *Options) (*Options, error) {
 	if o.Adaptation != nil {
 		v := *o.Adaptation
 		c.Adaptation = &v
+	}
+	if f := o.AdmitAdaptation; f != nil && e.cfg.Journal != nil {
+		c.AdmitAdaptation = func(code uint32, present bool) bool {
+			ok := f(code, present)
+			if j := e.cfg.Journal; j != nil {
+				j.Admitted(ok)
+			}
+			return ok
+		}
 	}
 	return &c, c.setDefaults()
 }
@@ -223,6 +280,18 @@ func survey(b []byte) (s contents) {
 
 // Input takes a packet. It keeps ranges of p.Data where a message needs them, and tells p.Ref.
 func (e *Endpoint) Input(now time.Time, p Packet) {
+	j := e.cfg.Journal
+	if j == nil {
+		e.input(now, p)
+		return
+	}
+	what := p // which is not p, so that p is on no heap when nobody hears
+	j.Begin(&Call{Kind: CallInput, Now: now, Octets: p.Data, Src: p.Src, Dst: p.Dst, What: &what})
+	e.input(now, p)
+	j.End(&Result{})
+}
+
+func (e *Endpoint) input(now time.Time, p Packet) {
 	e.stats.PacketsIn++
 	h, ok := parseHeader(p.Data)
 	if !ok || h.srcPort == 0 || h.dstPort == 0 || !isUnicast(p.Src) || !isUnicast(p.Dst) {
@@ -273,6 +342,43 @@ func (e *Endpoint) Knows(p *Packet) bool {
 	}
 	a := e.table[peerKey{h.dstPort, h.srcPort, p.Src}]
 	return a != nil && slices.Contains(a.locals, p.Dst)
+}
+
+// Concerns says whether p is for e rather than for an Endpoint that has the same addresses and
+// ports and is used for what is new: it is of an association, or has a cookie that e has made.
+func (e *Endpoint) Concerns(p *Packet) bool {
+	h, ok := parseHeader(p.Data)
+	if !ok {
+		return false
+	}
+	in := inPacket{Packet: *p, header: h}
+	if e.table[in.key(p.Src)] != nil {
+		return true
+	}
+	c, _, ok := nextChunk(p.Data[headerLen:])
+	if !ok {
+		return false
+	}
+	switch c.typ() {
+	case chunkCookieEcho:
+		var ck cookie
+		return e.keys.open(c.value(), &ck)
+	case chunkInit, chunkInitAck:
+		return e.byParams(&in, c) != nil
+	default:
+		return false
+	}
+}
+
+// Idle says whether there is nothing that a packet could belong to: no association, and no cookie
+// that a peer may come back with.
+func (e *Endpoint) Idle(now time.Time) bool {
+	return e.count == 0 && e.replies.len() == 0 && e.events.len() == 0 && now.After(e.cookies)
+}
+
+// Has says whether there is an association of these ports with a peer.
+func (e *Endpoint) Has(local uint16, peer netip.AddrPort) bool {
+	return e.table[peerKey{local, peer.Port(), peer.Addr()}] != nil
 }
 
 // An inPacket is a packet on its way through.
@@ -360,6 +466,22 @@ func (e *Endpoint) abort(in *inPacket, tag uint32, limited bool, causes func([]b
 // Output gives the next packet to be sent, written over b (which grows if it must). The owner calls
 // it until it says that there is none.
 func (e *Endpoint) Output(now time.Time, b []byte) (Datagram, bool) {
+	j := e.cfg.Journal
+	if j == nil || e.replies.len() == 0 && e.ready.len() == 0 { // then nothing comes of it
+		return e.output(now, b)
+	}
+	j.Begin(&Call{Kind: CallOutput, Now: now})
+	d, ok := e.output(now, b)
+	r := Result{}
+	if ok {
+		made := d
+		r.Datagram = &made
+	}
+	j.End(&r)
+	return d, ok
+}
+
+func (e *Endpoint) output(now time.Time, b []byte) (Datagram, bool) {
 	if e.replies.len() > 0 {
 		r := *e.replies.at(0)
 		e.replies.pop()
@@ -390,6 +512,9 @@ func (e *Endpoint) Output(now time.Time, b []byte) (Datagram, bool) {
 // mtu is how large a packet to dst can be.
 func (e *Endpoint) mtu(dst netip.Addr, encap uint16) int {
 	n := e.cfg.MTU(dst)
+	if j := e.cfg.Journal; j != nil {
+		j.MTU(n)
+	}
 	if encap != 0 {
 		n -= udpLen
 	}
@@ -430,6 +555,10 @@ func (e *Endpoint) Deadline() (t time.Time, ok bool) {
 
 // Expire runs the timers that are due.
 func (e *Endpoint) Expire(now time.Time) {
+	if j := e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallExpire, Now: now})
+		defer j.End(&Result{})
+	}
 	for len(e.timers) > 0 && !e.timers[0].deadline.After(now) {
 		a := e.timers[0]
 		a.expire(now)

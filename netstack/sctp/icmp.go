@@ -28,6 +28,10 @@ type ICMPError struct {
 // ICMP takes an ICMP error. Anyone can send one, so it has to quote the tag that only we and the
 // peer know. Section 10.
 func (e *Endpoint) ICMP(now time.Time, m ICMPError) {
+	if j := e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallICMP, Now: now, Octets: m.Quote, Src: m.Src, Dst: m.Dst, What: &m})
+		defer j.End(&Result{})
+	}
 	q := m.Quote
 	if len(q) < 8 {
 		return

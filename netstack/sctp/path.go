@@ -324,6 +324,10 @@ func (a *Association) hears(now time.Time, p *path) {
 // LinkUp says that our link is there again after it was not: whatever waits for a timer with
 // back-off is sent at once, to every peer.
 func (e *Endpoint) LinkUp(now time.Time) {
+	if j := e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallLinkUp, Now: now})
+		defer j.End(&Result{})
+	}
 	for _, a := range e.timers.all() {
 		for _, p := range a.paths {
 			a.retry(now, p)

@@ -30,12 +30,16 @@ type Message struct {
 	Unordered bool
 	Missing   int // when it became deliverable: TSNs below the highest that had come and were missing
 
+	num         uint64
 	assoc       *Association
 	last        TSN
 	whole       uint8 // flagB and flagE as they have come
 	first, tail *piece
 	size        int
 }
+
+// Number tells a Message from all others that its Endpoint has given, and from Associations.
+func (m *Message) Number() uint64 { return m.num }
 
 // Len is how many octets the message has.
 func (m *Message) Len() int { return m.size }

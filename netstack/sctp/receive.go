@@ -199,7 +199,7 @@ func (a *Association) whole(m *Message) (more bool) {
 }
 
 func (a *Association) deliver(m *Message) {
-	m.Missing = a.have.missing()
+	m.Missing, m.num = a.have.missing(), a.e.number()
 	a.lent++
 	a.event(Event{Kind: EventMessage, Msg: m})
 }
@@ -209,6 +209,10 @@ func (m *Message) Release() {
 	a := m.assoc
 	if a == nil {
 		return
+	}
+	if j := a.e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallRelease, Of: m.num})
+		defer j.End(&Result{})
 	}
 	a.lent--
 	a.giveUp(m)

@@ -1,6 +1,10 @@
 package sctp
 
-import "time"
+import (
+	"bytes"
+	"io"
+	"time"
+)
 
 // A sender is the outbound half of an association.
 type sender struct {
@@ -86,6 +90,22 @@ type SendOptions struct {
 // in the order of Send; they are numbered by id from 1 on, and EventAcked tells up to which they
 // have arrived. ErrNoRoom: no room now.
 func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64, err error) {
+	j := a.e.cfg.Journal
+	if j == nil {
+		return a.send(now, o, src)
+	}
+	b := make([]byte, src.Len())
+	if _, err := io.ReadFull(src, b); err != nil {
+		return 0, err
+	}
+	what := o
+	j.Begin(&Call{Kind: CallSend, Now: now, Of: a.num, Octets: b, What: &what})
+	id, err = a.send(now, o, bytes.NewReader(b))
+	j.End(&Result{N: id, Err: err})
+	return id, err
+}
+
+func (a *Association) send(_ time.Time, o SendOptions, src Source) (id uint64, err error) {
 	n := src.Len()
 	switch {
 	case a.state == StateClosed:
@@ -142,6 +162,10 @@ func (a *Association) spent() {
 // Drop gives up the messages of a stream of which nothing has been sent yet, and says how many: the
 // last ones that Send took for it. Their numbers count as acknowledged with those behind them.
 func (a *Association) Drop(stream uint16) (n int) {
+	if j := a.e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallDrop, Of: a.num, Port: stream})
+		defer func() { j.End(&Result{N: uint64(n)}) }()
+	}
 	if a.queue.len() == 0 {
 		return 0
 	}

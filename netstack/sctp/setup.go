@@ -112,6 +112,7 @@ func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options,
 		b = appendLocals(b, locals, s.wants)
 		cat := len(b)
 		b = e.keys.seal(beginParam(b, paramCookie, 0), ck)
+		e.cookies = in.now.Add(time.Duration(ck.life) * time.Millisecond)
 		binary.BigEndian.PutUint16(b[cat+2:], uint16(len(b)-cat))
 		// Parameters that the peer wants to be told of, as far as the answer stays small.
 		for _, p := range s.unknown[:s.nUnknown] {
@@ -374,11 +375,25 @@ type DialConfig struct {
 	Remotes    []netip.Addr // the peer's as far as they are known, all of them good to be sent data
 	Encap      uint16       // UDP port of the peer (RFC 6951); 0: bare
 	Options    *Options     // nil: the Endpoint's
-	User       any          // put into the Association
+	User       any          `json:"-"` // put into the Association
 }
 
 // Dial begins to set up an association. EventUp or EventDown says what came of it.
-func (e *Endpoint) Dial(now time.Time, c DialConfig) (*Association, error) {
+func (e *Endpoint) Dial(now time.Time, c DialConfig) (a *Association, err error) {
+	if j := e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallDial, Now: now, What: &c})
+		defer func() {
+			r := Result{Err: err}
+			if err == nil {
+				r.N = a.num
+			}
+			j.End(&r)
+		}()
+	}
+	return e.dial(now, c)
+}
+
+func (e *Endpoint) dial(now time.Time, c DialConfig) (*Association, error) {
 	if c.LocalPort == 0 || c.RemotePort == 0 || len(c.Remotes) == 0 || len(c.Remotes) > maxAddrs ||
 		len(c.Locals) == 0 {
 		return nil, ErrAddress

@@ -4,7 +4,11 @@ import "time"
 
 // Shutdown ends the association when all that was sent has arrived: section 9.2. EventDown says
 // when.
-func (a *Association) Shutdown(now time.Time) error {
+func (a *Association) Shutdown(now time.Time) (err error) {
+	if j := a.e.cfg.Journal; j != nil {
+		j.Begin(&Call{Kind: CallShutdown, Now: now, Of: a.num})
+		defer func() { j.End(&Result{Err: err}) }()
+	}
 	switch a.state {
 	case StateClosed:
 		return ErrClosed

@@ -114,6 +114,12 @@ func (s *Host) begin(d DialConfig, ready chan error) (*Conn, error) {
 			continue
 		}
 		s.mu.Lock()
+		if s.taken(port, d.Remote) {
+			s.mu.Unlock()
+			s.givePort(port)
+			err = sctp.ErrPortInUse
+			continue
+		}
 		c.a, err = s.ep.Dial(s.now(), sctp.DialConfig{
 			LocalPort: port, Locals: locals, RemotePort: d.Remote.Port(),
 			Remotes: append([]netip.Addr{d.Remote.Addr()}, d.Others...),
@@ -212,7 +218,9 @@ type Listener struct {
 	addr   netip.AddrPort
 	locals []netip.Addr // nil: all
 	accept func(*Conn) Handler
-	once   sync.Once
+	// options are those of its associations; nil: the Host's
+	options *sctp.Options
+	once    sync.Once
 }
 
 // A ListenConfig says how to listen.
@@ -265,7 +273,7 @@ func (s *Host) listen(l ListenConfig) (*Listener, error) {
 			continue
 		}
 		r := &Listener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals,
-			accept: l.Accept}
+			accept: l.Accept, options: l.Options}
 		s.mu.Lock()
 		if err = s.ep.Listen(port, sctp.ListenConfig{Locals: locals, Options: l.Options}); err == nil {
 			s.listeners = append(s.listeners, r)
@@ -287,7 +295,7 @@ func (l *Listener) Close() error {
 	l.once.Do(func() {
 		s := l.s
 		s.mu.Lock()
-		s.ep.StopListening(l.addr.Port(), l.locals)
+		s.stopListening(l)
 		s.listeners = slices.DeleteFunc(s.listeners, func(x *Listener) bool { return x == l })
 		s.mu.Unlock()
 		s.givePort(l.addr.Port())

@@ -94,7 +94,7 @@ func (p *stackCarrier) admit(in *sctp.Packet) {
 func (s *Host) knows(in *sctp.Packet) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ep.Knows(in)
+	return s.of(in).Knows(in)
 }
 
 // A way is a pair of addresses that packets go between. As the owner of a packet it is told by

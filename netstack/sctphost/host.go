@@ -31,7 +31,11 @@ type Host struct {
 	gate    *gate.Gate // around Dial and Listen
 
 	mu        sync.Mutex
-	ep        *sctp.Endpoint     // guarded by mu
+	cfg       sctp.Config        // of Endpoints
+	ep        *sctp.Endpoint     // guarded by mu: of what is new
+	old       []*sctp.Endpoint   // +checklocks:mu: of what there was before ep
+	only      [1]*sctp.Endpoint  // +checklocks:mu: ep, for all
+	gone      sctp.Stats         // +checklocks:mu: of Endpoints that there were
 	conns     map[*Conn]struct{} // +checklocks:mu
 	listeners []*Listener        // +checklocks:mu
 	timer     tcpip.Timer        // guarded by mu
@@ -116,8 +120,9 @@ func newHost(carrier carrier, random io.Reader, o sctp.Options) (*Host, error) {
 	if random == nil {
 		random = cryptorand.Reader
 	}
-	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations,
-		HeldMost: heldMost(), Options: o, Rand: random})
+	cfg := sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations, HeldMost: heldMost(),
+		Options: o, Rand: random}
+	ep, err := sctp.NewEndpoint(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +131,7 @@ func newHost(carrier carrier, random io.Reader, o sctp.Options) (*Host, error) {
 		return nil, err
 	}
 	return &Host{
-		carrier: carrier, gate: gate.New(), ep: ep,
+		carrier: carrier, gate: gate.New(), cfg: cfg, ep: ep,
 		conns: map[*Conn]struct{}{}, ports: map[uint16]int{}, random: rand.New(rand.NewChaCha8(seed)),
 		packets: make([]outgoing, 0, drainBatch), events: make([]sctp.Event, 0, drainBatch),
 	}, nil
@@ -153,7 +158,7 @@ func (s *Host) input(p sctp.Packet) {
 // take is input without what follows from it: that is for drain.
 func (s *Host) take(p sctp.Packet) {
 	s.mu.Lock()
-	s.ep.Input(s.now(), p)
+	s.of(&p).Input(s.now(), p)
 	s.mu.Unlock()
 }
 
@@ -169,7 +174,9 @@ func (s *Host) Settle() {
 // icmp takes an ICMP error.
 func (s *Host) icmp(e sctp.ICMPError) {
 	s.mu.Lock()
-	s.ep.ICMP(s.now(), e)
+	for _, ep := range s.all() { // whose it is not, does nothing
+		ep.ICMP(s.now(), e)
+	}
 	s.mu.Unlock()
 	s.drain()
 }
@@ -178,7 +185,9 @@ func (s *Host) icmp(e sctp.ICMPError) {
 // is sent at once. It does not block.
 func (s *Host) LinkUp() {
 	s.mu.Lock()
-	s.ep.LinkUp(s.now())
+	for _, ep := range s.all() {
+		ep.LinkUp(s.now())
+	}
 	s.mu.Unlock()
 	s.drain()
 }
@@ -188,12 +197,18 @@ func (s *Host) expire() {
 	s.mu.Lock()
 	s.armed = time.Time{}
 	now := s.now()
-	if at, ok := s.ep.Deadline(); !ok || at.After(now) {
+	due := false
+	for _, ep := range s.all() {
+		if at, ok := ep.Deadline(); ok && !at.After(now) {
+			due = true
+			ep.Expire(now)
+		}
+	}
+	if !due {
 		s.arm(now) // it has moved on, and nobody need be taken the draining from
 		s.mu.Unlock()
 		return
 	}
-	s.ep.Expire(now)
 	s.mu.Unlock()
 	s.drain()
 }
@@ -231,7 +246,7 @@ func (s *Host) drainOnce() bool {
 			s.spare = buffer.NewViewSize(packetCap)
 		}
 		v := s.spare
-		d, ok := s.ep.Output(now, v.AsSlice()[room:room])
+		d, ok := s.output(now, v.AsSlice()[room:room])
 		if !ok {
 			break
 		}
@@ -246,11 +261,14 @@ func (s *Host) drainOnce() bool {
 		s.packets = append(s.packets, outgoing{d, v})
 	}
 	for len(s.events) < drainBatch {
-		e, ok := s.ep.NextEvent()
+		e, ok := s.nextEvent()
 		if !ok {
 			break
 		}
 		s.events = append(s.events, e)
+	}
+	if len(s.old) > 0 {
+		s.prune(now)
 	}
 	s.arm(now)
 	ended := s.ended
@@ -286,7 +304,7 @@ func (s *Host) drainOnce() bool {
 // arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early
 // does no harm, so that it is only ever moved to an earlier time.
 func (s *Host) arm(now time.Time) {
-	at, ok := s.ep.Deadline()
+	at, ok := s.deadline()
 	if !ok || s.ended || !s.armed.IsZero() && !at.Before(s.armed) {
 		return
 	}
@@ -329,18 +347,25 @@ func (s *Host) dispatch(e *sctp.Event) {
 	}
 }
 
-// Stats are the totals of the endpoint.
+// Stats are the totals.
 func (s *Host) Stats() sctp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ep.Stats()
+	sum := s.gone
+	for _, ep := range s.all() {
+		sum.Add(ep.Stats())
+	}
+	return sum
 }
 
 // Associations is how many there are.
-func (s *Host) Associations() int {
+func (s *Host) Associations() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ep.Associations()
+	for _, ep := range s.all() {
+		n += ep.Associations()
+	}
+	return n
 }
 
 // closeTime is how long Close waits for peers to agree to the end.
@@ -364,7 +389,7 @@ func (s *Host) Close() error {
 		_ = c.a.Shutdown(s.now()) // an error: it is ending already
 	}
 	for _, l := range s.listeners {
-		s.ep.StopListening(l.addr.Port(), l.locals)
+		s.stopListening(l)
 	}
 	s.listeners = nil // nobody takes an association whose event is still to be handed out
 	s.mu.Unlock()

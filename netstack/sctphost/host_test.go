@@ -372,3 +372,104 @@ func TestSCTPTimers(t *testing.T) {
 		}
 	}
 }
+
+// heard counts calls that a Journal hears of.
+type heard struct{ begun [sctp.CallRelease + 1]int }
+
+func (h *heard) Begin(c *sctp.Call) { h.begun[c.Kind]++ }
+func (*heard) Drew([]byte)          {}
+func (*heard) MTU(int)              {}
+func (*heard) Admitted(bool)        {}
+func (*heard) End(*sctp.Result)     {}
+
+// Associations that a Journal does not hear of go on while it hears of others, at the same port, so
+// do those that it has heard of when it does no more. There may be few such times at once.
+func TestJournal(t *testing.T) {
+	a, b := netstacktest.Pair(t, 1500)
+	accepted := make(chan *sctpPeer, 1)
+	l, err := b.SCTP().Listen(sctphost.ListenConfig{
+		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
+			p := newSCTPPeer(true)
+			p.conn = c
+			accepted <- p
+			return p
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dial := func() *sctpPeer {
+		t.Helper()
+		from := newSCTPPeer(false)
+		from.conn, err = a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Handler: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-accepted
+		return from
+	}
+	use := func(all ...*sctpPeer) {
+		t.Helper()
+		for _, p := range all {
+			p.conn.Send(sctp.SendOptions{PPID: 16}, bytes.NewReader([]byte("hello")), false)
+			if got := <-p.got; string(got) != "hello" {
+				t.Fatalf("got %q", got)
+			}
+		}
+	}
+	first := dial()
+	var h, g heard
+	stop, err := b.SCTP().Journal(&h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopG, err := a.SCTP().Journal(&g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(first)
+	if h.begun[sctp.CallInput] != 0 || h.begun[sctp.CallListen] != 1 || g.begun[sctp.CallNew] != 1 {
+		t.Errorf("of an association that there was it hears %v", h.begun)
+	}
+	second := dial()
+	use(first, second, first)
+	if h.begun[sctp.CallInput] < 3 || g.begun[sctp.CallDial] != 1 || g.begun[sctp.CallSend] != 1 {
+		t.Errorf("of a new association they hear %v and %v", h.begun, g.begun)
+	}
+	stop()
+	stopG()
+	was := h.begun
+	third := dial()
+	use(first, second, third)
+	if h.begun != was {
+		t.Errorf("behind the end it hears %v", h.begun)
+	}
+	for _, s := range []*sctphost.Host{a.SCTP(), b.SCTP()} {
+		if n := s.Associations(); n != 3 {
+			t.Errorf("%d associations", n)
+		}
+	}
+	all := []*sctpPeer{first, second, third}
+	for n := 0; ; n++ { // each has an association of its own
+		if _, err := a.SCTP().Journal(&h); err != nil {
+			break
+		}
+		if all = append(all, dial()); n == 100 {
+			t.Fatal("there is no bound")
+		}
+	}
+	use(all...)
+	for _, p := range all {
+		p.conn.Shutdown()
+		if err := <-p.down; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := a.SCTP().Journal(&h); err != nil {
+		t.Errorf("all is over: %v", err)
+	}
+	if n := a.SCTP().Associations(); n != 0 {
+		t.Errorf("%d associations are left", n)
+	}
+}

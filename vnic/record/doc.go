@@ -1,8 +1,8 @@
 // Package record keeps what goes into the protocol engines of a device's connections, and what came
 // out of them, and repeats it: `vrnic record` and `vrnic replay`.
 //
-// An engine, an iwarp.Endpoint or a roce.Engine, has no clock, goroutine or socket: what it does
-// follows from the calls of its owner, the time among their arguments, and from what its Host
+// An engine, such as an iwarp.Endpoint or a roce.Engine, has no clock, goroutine or socket: what it
+// does follows from the calls of its owner, the time among their arguments, and from what its Host
 // answers. So a recording has, of each call, the arguments, what the Host was asked and has
 // answered meanwhile, and the results. To play it is to make the same calls of a new engine, whose
 // Host gives the recorded answers, to record that, too, and to compare the two:

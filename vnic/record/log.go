@@ -35,8 +35,10 @@ const (
 	DatagramQP = "datagrams"  // an engine, of a queue pair that has no connection
 	// ConnManager is the engine of a device's connection manager.
 	ConnManager = "connection manager"
-	QueuePair   = "qp"      // what becomes of its requests
-	Session     = "session" // calls of a program
+	// SCTPEndpoint is the engine of a device's associations.
+	SCTPEndpoint = "sctp"
+	QueuePair    = "qp"      // what becomes of its requests
+	Session      = "session" // calls of a program
 )
 
 // A Subject is what records are about.
@@ -88,6 +90,8 @@ func (s *Subject) String() string {
 	switch s.Kind {
 	case Connection, StartUp:
 		return fmt.Sprintf("%s, %s from %s to %s", s.name(), s.Transport, s.Local, s.Remote)
+	case SCTPEndpoint:
+		return s.name() + ", SCTP"
 	case ConnManager:
 		return s.name() + ", connection manager"
 	case DatagramQP:

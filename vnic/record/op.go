@@ -123,6 +123,29 @@ const (
 	opSentMAD
 	opTold
 
+	// Calls of an sctp.Endpoint, in the order of sctp.CallKind.
+	opSCTP
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	// What it has asked for, and what has come of them.
+	opDrewOctets
+	opLinkMTU
+	opAdmitted
+	opSCTPPacket
+	opSCTPEvent
+
 	numOps
 )
 
@@ -145,6 +168,7 @@ const (
 	roceEngine
 	startEngine
 	managerEngine
+	sctpEngine
 )
 
 var opInfos = func() (t [numOps]opInfo) {
@@ -253,6 +277,18 @@ var opInfos = func() (t [numOps]opInfo) {
 	def(opSentMAD, "sends", "class answers", "ot", m)
 	def(opTold, "tells", "event conn listener query lookup resources depth rnr-retries retries "+
 		"flow-control srq qpn qkey! reason status timed-out", "ot", m)
+
+	const a = sctpEngine
+	for kind, name := range []string{"NewEndpoint", "Input", "ICMP", "LinkUp", "Expire", "Output",
+		"NextEvent", "Listen", "StopListening", "Dial", "Send", "Drop", "Shutdown", "Abort", "Release"} {
+		def(opSCTP+Op(kind), name, "now of port x! y!", "otc", a)
+	}
+	def(opDrewOctets, "Rand", "", "o", a)
+	def(opLinkMTU, "MTU", "octets", "", a)
+	def(opAdmitted, "AdmitAdaptation", "ok", "", a)
+	def(opSCTPPacket, "sends", "df encap", "ot", a)
+	def(opSCTPEvent, "tells", "event association acked inbound path message stream ssn ppid tsn "+
+		"unordered missing octets", "t", a)
 	return t
 }()
 

@@ -110,6 +110,8 @@ func (c *conn) make(t *Tape, s *Subject) (err error) {
 		c.engine, err = newUCPlayer(t, s.UC, &c.script)
 	case s.UD != nil:
 		c.engine = newDatagramPlayer(t, s.UD, &c.script)
+	case s.Kind == SCTPEndpoint:
+		c.engine = newSCTPPlayer(t, &c.script)
 	case s.CM != nil:
 		c.engine, err = newManagerPlayer(t, s.CM, &c.script)
 	case s.Start != nil:

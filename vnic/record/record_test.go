@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce"
-	"github.com/vrnic/vrnic/roce/cm"
-	"github.com/vrnic/vrnic/roce/mad"
 	"github.com/vrnic/vrnic/roce/packet"
 )
 
@@ -56,7 +54,24 @@ func (packetsOf) Done(uint64)                                     {}
 // with these octets go one way.
 func sample(t testing.TB, messages ...[]byte) []byte {
 	t.Helper()
+	return written(t, func(r *Recorder) { connections(t, r, messages...) })
+}
+
+// written is the recording of what f has recorded.
+func written(t testing.TB, f func(r *Recorder)) []byte {
+	t.Helper()
 	r := New(Meta{Version: "test", Devices: []string{"vrnic0"}})
+	f(r)
+	r.End("it is over")
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func connections(t testing.TB, r *Recorder, messages ...[]byte) {
+	t.Helper()
 	q := r.Requests("vrnic0", 3)
 	calls := r.Program("rping", 77)
 	calls.Call(3, 0, []byte{1, 2, 3}, nil, "")
@@ -95,141 +110,9 @@ func sample(t testing.TB, messages ...[]byte) []byte {
 		want = append(append(want, m...), m...)
 	}
 	a.Close()
-	setUps(t, r)
 	if !bytes.Equal(to.got, want) {
 		t.Fatalf("%d octets came, want %d", len(to.got), len(want))
 	}
-	r.End("it is over")
-	var out bytes.Buffer
-	if err := r.Write(&out); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
-// setUps records what sets up connections, and datagrams.
-func setUps(t testing.TB, r *Recorder) {
-	t.Helper()
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	in, err := NewInitiator(r.Tape("vrnic0", 3), iwarp.DefaultStartConfig(), []byte("who is there?"))
-	check(err)
-	re, err := NewResponder(r.Tape("vrnic1", 0), iwarp.DefaultStartConfig())
-	check(err)
-	move := func(to, from interface {
-		io.ReadWriter
-		Len() int
-		Commit(n int)
-	}) {
-		b := make([]byte, from.Len())
-		_, err := from.Read(b)
-		check(err)
-		from.Commit(len(b))
-		_, err = to.Write(b)
-		check(err)
-	}
-	move(re, in)
-	re.Belongs(4)
-	check(re.Reconfigure(iwarp.DefaultStartConfig()))
-	_, err = re.Accept(7, 8, []byte("nobody"))
-	check(err)
-	move(in, re)
-
-	from := NewDatagrams(r.Tape("rocep0", 10), &roce.UD{Num: 10, PKey: 0xffff, MTU: 1024})
-	to := NewDatagrams(r.Tape("rocep1", 11), &roce.UD{Num: 11, PKey: 0xffff, MTU: 1024})
-	from.SetPSN(9)
-	to.SetQKey(77)
-	ip := make([]byte, ipv6Len)
-	for v, n := range map[byte]int{4: ipv4Len, 6: ipv6Len} {
-		m := []byte("a datagram that is longer than a few octets")
-		b, _, err := from.Append(nil, &roce.Datagram{Dest: 11, QKey: 77, Length: uint32(len(m)),
-			Data: octets(m)})
-		check(err)
-		var h packet.Header
-		payload, err := h.Parse(append(b, 0, 0, 0, 0))
-		check(err)
-		ip[0] = v<<4 | 5
-		to.Receive(packetsOf{h: &host{}}, &h, ip[:n], payload)
-	}
-	managers(t, r)
-}
-
-// managers records two connection managers, of which one asks the other for connections.
-func managers(t testing.TB, r *Recorder) {
-	t.Helper()
-	now, drawn := time.Now(), uint32(100)
-	addrs := [2]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
-	var m [2]*cm.Manager
-	carry := func() (told []cm.Event) {
-		for range 4 {
-			for i := range m {
-				for _, p := range m[i].Packets() {
-					m[1-i].Receive(now, p.From, p.To, p.MAD)
-				}
-				told = append(told, m[i].Events()...)
-			}
-		}
-		return told
-	}
-	service, lookup := cm.Service{Space: mad.PortSpaceTCP, Port: 9}, cm.Service{
-		Space: mad.PortSpaceUDP, Port: 9}
-	user := &cm.Account{Max: 7}
-	for i := range m {
-		cfg := cm.Config{GUID: uint64(i + 1), PathMTU: func() uint8 { return 3 },
-			Rand: func() uint32 { drawn++; return drawn }}
-		m[i] = cm.New(cfg)
-		for _, s := range []cm.Service{service, lookup} {
-			if _, err := m[i].Listen(now, &cm.ListenRequest{Service: s, Addr: addrs[i], Backlog: 3,
-				Account: user}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for i := range m { // there is something under way
-		if _, err := m[i].Connect(now, &cm.Request{From: addrs[i], To: addrs[1-i], Service: service,
-			QPN: 20, Account: user}); err != nil {
-			t.Fatal(err)
-		}
-		m[i].Packets()
-		NewManager(r.Tape([]string{"rocep0", "rocep1"}[i], 0), m[i], &cm.Config{GUID: uint64(i + 1)})
-	}
-	now = now.Add(time.Minute)
-	for i := range m {
-		m[i].Expire(now) // each asks again
-	}
-	for _, e := range carry() {
-		if e.Kind == cm.EventRequest {
-			if err := e.Conn.Accept(now, &cm.Reply{QPN: 21, PrivateData: []byte("welcome")}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for _, e := range carry() {
-		if e.Kind == cm.EventReplied {
-			if err := e.Conn.Ready(now, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := e.Conn.Disconnect(now); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if _, err := m[0].Lookup(now, &cm.LookupRequest{From: addrs[0], To: addrs[1],
-		Service: lookup}); err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range carry() {
-		if e.Kind == cm.EventAsked {
-			if err := e.Query.Answer(now, &cm.Answer{QPN: 22, QKey: 5}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	carry()
 }
 
 // carry has the packets of x come to y.
@@ -310,8 +193,8 @@ func TestReplay(t *testing.T) {
 		t.Error("played again it is another")
 	}
 	all := strings.Join(o.lines, "\n")
-	for _, want := range []string{"connection begins: QP 3 of vrnic0", "RTU", "SIDRREP",
-		"post SEND wr 2, 48 octets", "Send qn=0 msn=3", "RC SEND Middle", "Acknowledge", "end: it is over", `"rping" (77): call`} {
+	for _, want := range []string{"connection begins: QP 3 of vrnic0", "post SEND wr 2, 48 octets",
+		"Send qn=0 msn=3", "RC SEND Middle", "Acknowledge", "end: it is over", `"rping" (77): call`} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not shown", want)
 		}
@@ -320,7 +203,7 @@ func TestReplay(t *testing.T) {
 		t.Log(all)
 	}
 	// Of each kind of connection what is read to be sent, and what comes.
-	if n := 4*(9+5000+48) + 22000; len(b) > n {
+	if n := 4*(9+5000+48) + 4000; len(b) > n {
 		t.Errorf("the recording has %d octets, %d are enough", len(b), n)
 	}
 }
@@ -365,12 +248,7 @@ func change(t *testing.T, b []byte, f func(s *Step) bool) []byte {
 
 // What differs is told, with the connection, the call and the octet.
 func TestDifference(t *testing.T) {
-	b := sample(t, messages()...)
-	for _, tt := range []struct {
-		name string
-		f    func(s *Step) bool
-		want []string
-	}{
+	wantDifferences(t, sample(t, messages()...), []alteration{
 		{"an octet that was read", func(s *Step) bool {
 			if s.Op != opCopyOut || len(s.Octets) != 48 {
 				return false
@@ -400,6 +278,8 @@ func TestDifference(t *testing.T) {
 			return true
 		}, []string{"QP 9 of rocep1", "another thing happens", "recorded: PlaceReceive",
 			"replayed: returns"}},
+	})
+	wantDifferences(t, others(t), []alteration{
 		{"the request of a connection", func(s *Step) bool {
 			if s.Op != opTakeFrame || !bytes.Contains(s.Octets, []byte("who is there?")) {
 				return false
@@ -435,6 +315,34 @@ func TestDifference(t *testing.T) {
 			s.Octets[20] ^= 1
 			return true
 		}, []string{"connection manager", "octet 20 is"}},
+		{"a packet of SCTP that came", func(s *Step) bool {
+			if s.Op != opSCTP+Op(sctp.CallInput) || !bytes.Contains(s.Octets, []byte("something")) {
+				return false
+			}
+			s.Octets[len(s.Octets)-9] ^= 1
+			return true
+		}, []string{"vrnic1, SCTP", "recorded: "}},
+		{"a packet of SCTP that was sent", func(s *Step) bool {
+			if s.Op != opSCTPPacket || !bytes.Contains(s.Octets, []byte("something")) {
+				return false
+			}
+			s.Octets[77] ^= 1
+			return true
+		}, []string{"vrnic0, SCTP", "octet 77 is"}},
+		{"what an association has drawn", func(s *Step) bool {
+			if s.Op != opDrewOctets || len(s.Octets) != 4 {
+				return false
+			}
+			s.Octets[0]++
+			return true
+		}, []string{"SCTP", "octet"}},
+		{"a message for SCTP", func(s *Step) bool {
+			if s.Op != opSCTP+Op(sctp.CallSend) {
+				return false
+			}
+			s.Octets[1] ^= 1
+			return true
+		}, []string{"vrnic0, SCTP", "octet "}},
 		{"a number that it has drawn", func(s *Step) bool {
 			if s.Op != opDrew {
 				return false
@@ -442,7 +350,20 @@ func TestDifference(t *testing.T) {
 			s.Args[0]++
 			return true
 		}, []string{"connection manager", "octets"}},
-	} {
+	})
+}
+
+// An alteration changes a Step of a recording, and says what is told of that.
+type alteration struct {
+	name string
+	f    func(s *Step) bool
+	want []string
+}
+
+// wantDifferences wants each alteration of b to be found, and nothing else.
+func wantDifferences(t *testing.T, b []byte, all []alteration) {
+	t.Helper()
+	for _, tt := range all {
 		o := play(change(t, b, tt.f))
 		if !errors.Is(o.err, io.EOF) || len(o.diffs) != 1 {
 			t.Errorf("%s: %v, differences %q", tt.name, o.err, o.diffs)
@@ -461,8 +382,7 @@ func TestCutAndDamaged(t *testing.T) {
 	b := sample(t, []byte("one message"))
 	whole := play(b)
 	last := -1
-	const each = 7 // octets
-	for n := 0; n < len(b); n += each {
+	for n := range b {
 		o := play(b[:n])
 		switch {
 		case n < len(magic):
@@ -474,10 +394,10 @@ func TestCutAndDamaged(t *testing.T) {
 		}
 		last = o.calls
 	}
-	if o := play(b[:len(b)-1]); o.calls != whole.calls {
-		t.Errorf("all but the end has %d calls of %d", o.calls, whole.calls)
+	if last != whole.calls {
+		t.Errorf("all but the end has %d calls of %d", last, whole.calls)
 	}
-	for n := 0; n < len(b); n += each {
+	for n := range b {
 		bad := bytes.Clone(b)
 		bad[n] ^= 0x10
 		if o := play(bad); o.err == nil || errors.Is(o.err, io.EOF) {
@@ -667,6 +587,7 @@ func FuzzReplay(f *testing.F) {
 	b := sample(f, []byte("short"), make([]byte, 1100))
 	f.Add(b)
 	f.Add(b[:len(b)/3])
+	f.Add(others(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		b = summed(b)
 		o, again := play(b), play(b)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce/packet"
 )
@@ -126,6 +127,8 @@ func (w *wire) what(call, s *Step) []string {
 		return []string{iwarp.DescribeSegment(s.Octets)}
 	case opReceive:
 		return packetText(s.Octets)
+	case opSCTP + Op(sctp.CallInput), opSCTPPacket:
+		return []string{sctp.Describe(s.Octets)}
 	case opManager, opSentMAD:
 		return madText(s.Octets)
 	case opReceiveDatagram:

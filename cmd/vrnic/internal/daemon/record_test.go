@@ -68,9 +68,13 @@ func TestRecord(t *testing.T) {
 	for _, tt := range []struct {
 		name, from, to string
 		sctp           bool
+		setUp          string // the kind of the engine that sets up the connection
 	}{
-		{"tcp", "vrnic0", "vrnic1", false}, {"sctp", "vrnic0", "vrnic1", true},
-		{"roce", "roce0", "roce1", false}, {"within", "vrnic0", "vrnic0", false},
+		{"tcp", "vrnic0", "vrnic1", false, record.StartUp},
+		{"sctp", "vrnic0", "vrnic1", true, record.SCTPEndpoint},
+		{"sctp once more", "vrnic1", "vrnic0", true, record.SCTPEndpoint},
+		{"roce", "roce0", "roce1", false, record.ConnManager},
+		{"within", "vrnic0", "vrnic0", false, record.StartUp},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := recorded(t, c, func() {
@@ -92,7 +96,7 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := record.NewPlayer(in.Meta)
-			conns, played, things := 0, 0, make(map[record.Op]int)
+			conns, played, setUp, things := 0, 0, 0, make(map[record.Op]int)
 			for {
 				rec, err := in.Next()
 				if errors.Is(err, io.EOF) {
@@ -106,6 +110,8 @@ func TestRecord(t *testing.T) {
 					t.Fatalf("%v, %v, lost %v", err, diff, rec.Lost)
 				}
 				switch {
+				case did && rec.Subject.Kind == tt.setUp:
+					setUp++
 				case did:
 					played++
 				case rec.Opened && rec.Subject.Kind == record.Connection:
@@ -115,8 +121,9 @@ func TestRecord(t *testing.T) {
 					things[rec.Steps[i].Op]++
 				}
 			}
-			if conns != 2 || played < 10*conns {
-				t.Errorf("%d calls of %d connections are played, want those of 2", played, conns)
+			if conns != 2 || played < 10*conns || setUp < 8 {
+				t.Errorf("%d calls of %d connections are played, want those of 2; %d of what sets them up",
+					played, conns, setUp)
 			}
 			if things[record.OpTaken] != 3 || things[record.OpCompleted] != 3 ||
 				things[record.OpReceived] != 1 || things[record.OpCall] < 6 ||

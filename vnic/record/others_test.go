@@ -1,0 +1,249 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/roce"
+	"github.com/vrnic/vrnic/roce/cm"
+	"github.com/vrnic/vrnic/roce/mad"
+	"github.com/vrnic/vrnic/roce/packet"
+)
+
+// others is a recording of all other engines.
+func others(t testing.TB) []byte {
+	t.Helper()
+	return written(t, func(r *Recorder) {
+		setUps(t, r)
+		datagrams(t, r)
+		managers(t, r)
+		associate(t, r)
+	})
+}
+
+// setUps records the start-up of a connection.
+func setUps(t testing.TB, r *Recorder) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, err := NewInitiator(r.Tape("vrnic0", 3), iwarp.DefaultStartConfig(), []byte("who is there?"))
+	check(err)
+	re, err := NewResponder(r.Tape("vrnic1", 0), iwarp.DefaultStartConfig())
+	check(err)
+	move := func(to, from interface {
+		io.ReadWriter
+		Len() int
+		Commit(n int)
+	}) {
+		b := make([]byte, from.Len())
+		_, err := from.Read(b)
+		check(err)
+		from.Commit(len(b))
+		_, err = to.Write(b)
+		check(err)
+	}
+	move(re, in)
+	re.Belongs(4)
+	check(re.Reconfigure(iwarp.DefaultStartConfig()))
+	_, err = re.Accept(7, 8, []byte("nobody"))
+	check(err)
+	move(in, re)
+}
+
+// datagrams records some, of IPv4 and IPv6.
+func datagrams(t testing.TB, r *Recorder) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	from := NewDatagrams(r.Tape("rocep0", 10), &roce.UD{Num: 10, PKey: 0xffff, MTU: 1024})
+	to := NewDatagrams(r.Tape("rocep1", 11), &roce.UD{Num: 11, PKey: 0xffff, MTU: 1024})
+	from.SetPSN(9)
+	to.SetQKey(77)
+	ip := make([]byte, ipv6Len)
+	for v, n := range map[byte]int{4: ipv4Len, 6: ipv6Len} {
+		m := []byte("a datagram that is longer than a few octets")
+		b, _, err := from.Append(nil, &roce.Datagram{Dest: 11, QKey: 77, Length: uint32(len(m)),
+			Data: octets(m)})
+		check(err)
+		var h packet.Header
+		payload, err := h.Parse(append(b, 0, 0, 0, 0))
+		check(err)
+		ip[0] = v<<4 | 5
+		to.Receive(packetsOf{h: &host{}}, &h, ip[:n], payload)
+	}
+}
+
+// managers records two connection managers, of which one asks the other for connections.
+func managers(t testing.TB, r *Recorder) {
+	t.Helper()
+	now, drawn := time.Now(), uint32(100)
+	addrs := [2]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
+	var m [2]*cm.Manager
+	carry := func() (told []cm.Event) {
+		for range 4 {
+			for i := range m {
+				for _, p := range m[i].Packets() {
+					m[1-i].Receive(now, p.From, p.To, p.MAD)
+				}
+				told = append(told, m[i].Events()...)
+			}
+		}
+		return told
+	}
+	service, lookup := cm.Service{Space: mad.PortSpaceTCP, Port: 9}, cm.Service{
+		Space: mad.PortSpaceUDP, Port: 9}
+	user := &cm.Account{Max: 7}
+	for i := range m {
+		cfg := cm.Config{GUID: uint64(i + 1), PathMTU: func() uint8 { return 3 },
+			Rand: func() uint32 { drawn++; return drawn }}
+		m[i] = cm.New(cfg)
+		for _, s := range []cm.Service{service, lookup} {
+			if _, err := m[i].Listen(now, &cm.ListenRequest{Service: s, Addr: addrs[i], Backlog: 3,
+				Account: user}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range m { // there is something under way
+		if _, err := m[i].Connect(now, &cm.Request{From: addrs[i], To: addrs[1-i], Service: service,
+			QPN: 20, Account: user}); err != nil {
+			t.Fatal(err)
+		}
+		m[i].Packets()
+		NewManager(r.Tape([]string{"rocep0", "rocep1"}[i], 0), m[i], &cm.Config{GUID: uint64(i + 1)})
+	}
+	now = now.Add(time.Minute)
+	for i := range m {
+		m[i].Expire(now) // each asks again
+	}
+	for _, e := range carry() {
+		if e.Kind == cm.EventRequest {
+			if err := e.Conn.Accept(now, &cm.Reply{QPN: 21, PrivateData: []byte("welcome")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, e := range carry() {
+		if e.Kind == cm.EventReplied {
+			if err := e.Conn.Ready(now, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Conn.Disconnect(now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := m[0].Lookup(now, &cm.LookupRequest{From: addrs[0], To: addrs[1],
+		Service: lookup}); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range carry() {
+		if e.Kind == cm.EventAsked {
+			if err := e.Query.Answer(now, &cm.Answer{QPN: 22, QKey: 5}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	carry()
+}
+
+// associate records two endpoints of SCTP, one of which sends the other messages, and ends that.
+func associate(t testing.TB, r *Recorder) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Unix(1, 0)
+	addrs := [2]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}
+	opt := &sctp.Options{AdmitAdaptation: func(uint32, bool) bool { return true }}
+	var e [2]*sctp.Endpoint
+	for i := range e {
+		var err error
+		j := NewSCTP(r.Tape([]string{"vrnic0", "vrnic1"}[i], 0))
+		e[i], err = sctp.NewEndpoint(sctp.Config{Rand: rand.NewChaCha8([32]byte{byte(i)}), Journal: j,
+			Options: sctp.Options{OutStreams: 3}})
+		check(err)
+	}
+	check(e[1].Listen(7, sctp.ListenConfig{Options: opt}))
+	carry := func() (told []sctp.Event) {
+		for range 10 {
+			now = now.Add(time.Millisecond)
+			for i := range e {
+				e[i].Expire(now)
+				for {
+					d, ok := e[i].Output(now, nil)
+					if !ok {
+						break
+					}
+					e[1-i].Input(now, sctp.Packet{Src: d.Src, Dst: d.Dst, Data: d.Data})
+				}
+				for ev, ok := e[i].NextEvent(); ok; ev, ok = e[i].NextEvent() {
+					told = append(told, ev)
+					if ev.Msg != nil {
+						ev.Msg.Release()
+					}
+				}
+			}
+		}
+		return told
+	}
+	a, err := e[0].Dial(now, sctp.DialConfig{LocalPort: 9, Locals: addrs[:1], RemotePort: 7,
+		Remotes: addrs[1:], Options: opt})
+	check(err)
+	carry()
+	for range 3 {
+		_, err := a.Send(now, sctp.SendOptions{Stream: 2, PPID: 16}, bytes.NewReader(
+			bytes.Repeat([]byte("something to say, "), 100)))
+		check(err)
+	}
+	carry()
+	e[0].LinkUp(now)
+	check(a.Shutdown(now))
+	if told := carry(); len(told) == 0 || told[len(told)-1].Kind != sctp.EventDown {
+		t.Fatalf("%+v", told)
+	}
+	e[1].StopListening(7, nil)
+}
+
+// What sets up connections, and datagrams, is played without a difference, and each time with the
+// same outcome.
+func TestReplayOthers(t *testing.T) {
+	b := others(t)
+	o, again := play(b), play(b)
+	if !errors.Is(o.err, io.EOF) || len(o.diffs) > 0 || o.calls < 100 {
+		t.Errorf("%v, %v, %d calls", o.err, o.diffs, o.calls)
+	}
+	if fmt.Sprint(o) != fmt.Sprint(again) {
+		t.Error("played again it is another")
+	}
+	all := strings.Join(o.lines, "\n")
+	for _, want := range []string{"start-up begins: QP 3 of vrnic0", "QP 11 of rocep1: Receive", "RTU",
+		"SIDRREP", "COOKIE ECHO", "tells event=1 "} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not shown", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(all)
+	}
+}
