@@ -41,6 +41,9 @@ type daemon struct {
 	client *shm.Client // asks what there is
 	before proctest.Holding
 	stdin  *os.File // of programs that are run
+	// checked is where the checker writes what it tells of programs, PROGRAM-NUMBER each; "": it does
+	// not look at them
+	checked string
 }
 
 // up starts a daemon with a socket of its own and waits until it is ready. At the test's end
@@ -267,6 +270,10 @@ func (d *daemon) startEnv(env []string, argv ...string) *process {
 
 func (d *daemon) begin(env []string, argv ...string) *process {
 	d.T.Helper()
+	if at := slices.Index(argv, "--"); d.checked != "" && at >= 0 {
+		argv = slices.Insert(slices.Clone(argv), at, "--check", "--check-status", "0", "--check-json",
+			filepath.Join(d.checked, fmt.Sprintf("%s-%d", filepath.Base(argv[at+1]), nextPort.Add(1))))
+	}
 	env, argv = sanitized(d.T, env, argv)
 	return startWith(d.T, d.ns, d.uid, d.stdin, env, argv...)
 }

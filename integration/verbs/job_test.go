@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -83,6 +84,10 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	}
 	client.succeed(limit, j.clientOut...)
 	if j.forever {
+		if top.server.checked != "" { // the program is a child
+			server.Signal(syscall.SIGTERM)
+			<-server.Done
+		}
 		server.Kill()
 		server.wantOutput(j.serverOut...)
 	} else {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,9 +18,16 @@ func listensTCP(t *testing.T, p *process) {
 		if p.Ended() {
 			t.Fatalf("%s has ended (%v) and does not listen", p, p.Err)
 		}
+		pid := fmt.Sprint(p.PID())
+		threads, _ := filepath.Glob("/proc/" + pid + "/task/*/children")
+		for _, name := range threads {
+			if child, _ := os.ReadFile(name); len(child) > 0 { // under vrnic exec --check
+				pid = strings.Fields(string(child))[0]
+			}
+		}
 		inodes := make(map[string]bool)
 		for _, name := range []string{"tcp", "tcp6"} {
-			f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", p.PID(), name))
+			f, err := os.Open("/proc/" + pid + "/net/" + name)
 			if err != nil {
 				continue
 			}
@@ -30,7 +38,7 @@ func listensTCP(t *testing.T, p *process) {
 			}
 			f.Close()
 		}
-		dir := fmt.Sprintf("/proc/%d/fd", p.PID())
+		dir := "/proc/" + pid + "/fd"
 		fds, _ := os.ReadDir(dir)
 		for _, fd := range fds {
 			if to, _ := os.Readlink(dir + "/" + fd.Name()); inodes[to] {

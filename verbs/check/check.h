@@ -350,6 +350,8 @@ void rights_tell(void); /* at the end of the program */
 
 /* ---- destroy.c: the order of ends ---- */
 
+bool destroy_hangs(const struct object *o); /* others on it, with the lock held */
+
 /*
  * With the lock held: tells of a call that has been refused since others hang on o, or that leaves
  * them hanging.

@@ -30,6 +30,16 @@ static void hangs(struct object *o, void *arg)
 	h->n++;
 }
 
+bool destroy_hangs(const struct object *o)
+{
+	struct hanging h = { .on = o };
+	enum kind k;
+
+	for (k = 0; k < KINDS; k++)
+		book_each(k, hangs, &h);
+	return h.n;
+}
+
 void destroy_tell(const char *what, const char *call, const struct object *o,
 		  const struct site *site)
 {

@@ -85,6 +85,9 @@ static bool waits(enum kind kind, void *at)
 	book_lock();
 	o = book_find(kind, at);
 	yes = o && o->unacked && !o->internal && o->generation == book_generation();
+	/* what others hang on is refused, before anything is waited for */
+	if (yes && (kind == KIND_CQ || kind == KIND_SRQ))
+		yes = !destroy_hangs(o);
 	book_unlock();
 	return yes;
 }

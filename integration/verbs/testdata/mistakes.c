@@ -425,6 +425,22 @@ static void unacked(bool right)
 	vt_free(&p);
 }
 
+/* Of a queue that a queue pair has, the call is refused: its events are not waited for. */
+static void order_of_cq(bool right)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	open_pair((struct vt_opts){ .channel = true });
+	CHECK_EQ(ibv_req_notify_cq(p.b.rcq, 0), 0);
+	message();
+	CHECK_EQ(ibv_get_cq_event(p.b.cc, &cq, &context), 0);
+	if (!right)
+		CHECK_EQ(ibv_destroy_cq(p.b.rcq), EBUSY); /* HERE busy */
+	ibv_ack_cq_events(cq, 1);
+	vt_close(&p);
+}
+
 static void forked(bool right)
 {
 	int status;
@@ -601,7 +617,7 @@ static void wide_sink(bool right)
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(dead_rkey) f(stranger) f(peer_outside) f(no_right) f(refused_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
-	f(error_ignored) f(unacked) f(forked) f(long_private) f(long_inline) \
+	f(error_ignored) f(order_of_cq) f(unacked) f(forked) f(long_private) f(long_inline) \
 	f(draining) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
