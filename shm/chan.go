@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
 )
+
+// This file has who waits for events. docs/direct.md#sleeping has how a peer wakes it without the
+// daemon.
 
 // ownChans is how many CQs of a session get a completion channel of their own. Each takes
 // descriptors, and a session may have thousands of CQs: the others share the channels that are
@@ -34,7 +38,10 @@ type compChan struct {
 	mem  *osmem.Region         // nil once closed
 	ring *ring.ChannelConsumer // +checklocks:mu
 	cqs  map[uint32]*compQueue // +checklocks:mu
-	used int                   // CQs on it; guarded by Device.chanMu
+	// directs are those whose messages come to CQs of the channel; deaf of them do not listen.
+	directs []*directPath // +checklocks:mu
+	deaf    int           // +checklocks:mu
+	used    int           // CQs on it; guarded by Device.chanMu
 }
 
 // newCompChan makes a channel.
@@ -102,6 +109,7 @@ func (ch *compChan) wait(ctx context.Context, q *compQueue) error {
 			return err
 		}
 		ch.kickedBy(ctx)
+		ch.listen()
 		// The ring was empty after the last octets had been read, and the daemon writes one
 		// after each push: nothing is missed. An octet without an entry is one read too often.
 		if err := ch.pipe.Wait(); err != nil && err != osmem.ErrKicked {
@@ -133,7 +141,8 @@ func (ch *compChan) kickedBy(ctx context.Context) {
 	}
 }
 
-// pop takes all entries off the ring and notifies their CQs.
+// pop takes all entries off the ring, and what has been heard without the daemon, and notifies
+// their CQs.
 func (ch *compChan) pop() error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -146,6 +155,7 @@ func (ch *compChan) pop() error {
 			return ch.c.corrupt(err)
 		}
 		if !ok {
+			ch.hearLocked()
 			return nil
 		}
 		q := ch.cqs[h]
@@ -155,10 +165,7 @@ func (ch *compChan) pop() error {
 		// After the entry has been taken and before the event is handed out, so that the next
 		// completion finds room for its entry and is an event of its own (docs/abi.md#waking).
 		q.ring.TakeEvent()
-		select {
-		case q.notify <- struct{}{}:
-		default: // one that nobody has waited for: merged
-		}
+		q.raise()
 	}
 }
 
@@ -189,4 +196,156 @@ func (ch *compChan) close() {
 	defer ch.mu.Unlock()
 	ch.mem.Release()
 	ch.mem = nil
+}
+
+// A wakeEnd is a QP's part in waking and being woken.
+type wakeEnd struct {
+	// The send queue's lock guards these.
+	waker int // by which the peer is woken; -1: none
+	asked bool
+
+	// The channel's lock guards these.
+	sleeper int // what the peer wakes by; -1: none
+	listens bool
+	heard   [2]uint32 // of the peer's messages, as last seen
+
+	// The lock of the receive CQ guards it: the peer may be told that who waits hears it.
+	sleeps bool
+}
+
+// wake wakes the peer; false: the daemon has to. The send queue's lock is held.
+func (d *directPath) wake() bool {
+	if !d.asked {
+		d.asked = true
+		fds, err := d.qp.d.c.rpc(abi.OpDirectWake, "ask for what wakes a peer",
+			&abi.HandleRequest{Handle: d.qp.handle}, &abi.Empty{}, -1)
+		if err == nil {
+			d.waker = fds[0]
+		}
+	}
+	if d.waker < 0 {
+		return false
+	}
+	if !osmem.WakeBy(d.waker) { // the peer has left
+		d.closeWaker()
+		return false
+	}
+	return true
+}
+
+// closeWaker is for when the peer is not woken any more: the send queue's lock is held.
+func (d *directPath) closeWaker() {
+	if d.waker >= 0 {
+		osmem.CloseFD(d.waker)
+		d.waker = -1
+	}
+}
+
+// join and leave say whose messages are for who waits on ch: the lock of the receive CQ is held.
+func (ch *compChan) join(d *directPath) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.directs = append(ch.directs, d)
+	ch.deaf++
+}
+
+func (ch *compChan) leave(d *directPath) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	i := slices.Index(ch.directs, d)
+	if i < 0 {
+		return
+	}
+	ch.directs = slices.Delete(ch.directs, i, i+1)
+	if !d.listens {
+		ch.deaf--
+	}
+	if d.sleeper >= 0 {
+		ch.pipe.Without(d.sleeper)
+		d.sleeper = -1
+	}
+}
+
+// listen has who waits on ch hear all peers: it holds the reader's token, and no lock.
+func (ch *compChan) listen() {
+	for d := ch.nextDeaf(); d != nil; d = ch.nextDeaf() {
+		fds, err := ch.c.rpc(abi.OpDirectSleep, "ask for what a peer wakes by",
+			&abi.HandleRequest{Handle: d.qp.handle}, &abi.Empty{}, -1)
+		if err == nil {
+			ch.hearBy(d, fds[0])
+		}
+	}
+}
+
+// nextDeaf takes one whose peer cannot wake who waits; nil: there is none.
+func (ch *compChan) nextDeaf() *directPath {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.deaf == 0 {
+		return nil
+	}
+	d := ch.directs[slices.IndexFunc(ch.directs, func(d *directPath) bool { return !d.listens })]
+	d.listens = true
+	ch.deaf--
+	return d
+}
+
+// hearBy has d's peer wake by fd, which it takes over.
+func (ch *compChan) hearBy(d *directPath, fd int) {
+	q := d.qp.recvCQ
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ch.mu.Lock()
+	d.sleeps = slices.Contains(ch.directs, d) && ch.pipe.Also(fd) == nil
+	if d.sleeps {
+		d.sleeper = fd
+	}
+	ch.mu.Unlock()
+	if !d.sleeps {
+		osmem.CloseFD(fd)
+		return
+	}
+	q.tellWanted()
+}
+
+// hearLocked notifies CQs of messages that peers have counted.
+//
+// +checklocks:ch.mu
+func (ch *compChan) hearLocked() {
+	for _, d := range ch.directs {
+		if plain, asked := d.hears(); plain || asked {
+			if q := d.qp.recvCQ; q.ring.Claim(asked) {
+				q.raise()
+			}
+		}
+	}
+}
+
+// hears reports whether the peer has counted more, and solicited ones, since it was last asked: the
+// channel's lock is held.
+func (d *directPath) hears() (plain, asked bool) {
+	p, a := d.in.Heard()
+	was := d.heard
+	d.heard = [2]uint32{p, a}
+	return p != was[0], a != was[1]
+}
+
+// begin is for when q, which was not armed, is about to be: what has come causes no event. q.mu is
+// held.
+func (q *compQueue) begin() {
+	q.ch.mu.Lock()
+	defer q.ch.mu.Unlock()
+	for _, d := range q.directs {
+		if d.qp.recvCQ == q {
+			d.hears()
+		}
+	}
+}
+
+// raise has the event be found by who waits for q.
+func (q *compQueue) raise() {
+	select {
+	case q.notify <- struct{}{}:
+	default: // one that nobody has waited for: merged
+	}
 }

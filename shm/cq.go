@@ -41,6 +41,7 @@ type compQueue struct {
 	directs []*directPath
 
 	wanted atomic.Uint32 // what peers have been told that q is armed for; changes with mu held
+	sleep  uint32        // what tells one time that it is armed from others, in abi.WantSleep
 }
 
 // CreateCQ implements rdma.Device.
@@ -350,10 +351,15 @@ func (q *compQueue) Arm(solicitedOnly bool) error {
 	if err := q.d.c.gone(); err != nil {
 		return err
 	}
-	q.ring.Arm(solicitedOnly)
-	if len(q.directs) != 0 {
-		q.tellWanted()
+	if len(q.directs) == 0 {
+		q.ring.Arm(solicitedOnly)
+		return nil
 	}
+	if !q.ring.Armed() {
+		q.begin()
+	}
+	q.ring.Arm(solicitedOnly)
+	q.tellWanted()
 	return nil
 }
 
@@ -377,6 +383,9 @@ func (q *compQueue) detach(qp *queuePair) {
 	delete(q.qps, qp.num)
 	q.last = nil
 	q.directs = slices.DeleteFunc(q.directs, func(d *directPath) bool { return d.qp == qp })
+	if qp.recvCQ == q && qp.direct != nil {
+		q.ch.leave(qp.direct)
+	}
 	if qp.srq == nil || qp.recvCQ != q || q.mem == nil || q.bad || q.d.c.gone() != nil {
 		return
 	}

@@ -65,6 +65,8 @@ type directPath struct {
 	next  uint32 // receive to complete
 	ready uint32 // and up to where they have come, at the last look
 	bad   bool   // nothing comes any more: what is outstanding is flushed
+
+	wakeEnd
 }
 
 // A directSent is a request that is done, until it is polled.
@@ -145,7 +147,7 @@ func (q *queuePair) askDirect() error {
 		return c.die(goneBecause(err))
 	}
 	d := &directPath{qp: q, mem: mem, from: regionFinder{table: &q.pd.regions},
-		sent: make([]directSent, len(q.sq.wrs))}
+		sent: make([]directSent, len(q.sq.wrs)), wakeEnd: wakeEnd{waker: -1, sleeper: -1}}
 	if d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize); err == nil {
 		d.remote = ring.NewPairRemote(d.out, d)
 		err = q.attach(d)
@@ -189,7 +191,9 @@ func (q *queuePair) attach(d *directPath) error {
 	for d.ringed != s.done && !s.at(d.ringed-1).signaled {
 		d.ringed--
 	}
+	d.out.Wake = d.wake
 	q.direct = d
+	q.recvCQ.ch.join(d)
 	for _, cq := range slices.Compact([]*compQueue{a, b}) {
 		cq.directs = append(cq.directs, d)
 		cq.tellWanted()
@@ -305,8 +309,17 @@ func (d *directPath) await(room bool) bool {
 func (q *compQueue) tellWanted() {
 	want := q.ring.Wants()
 	q.wanted.Store(want)
+	asleep := want
+	if want != 0 {
+		q.sleep += abi.WantSleep
+		asleep |= abi.WantAsleep | q.sleep
+	}
 	for _, d := range q.directs {
-		if d.qp.recvCQ == q {
+		switch {
+		case d.qp.recvCQ != q:
+		case d.sleeps:
+			d.in.Want(asleep)
+		default:
 			d.in.Want(want)
 		}
 	}

@@ -296,6 +296,79 @@ func TestDirectEvents(t *testing.T) {
 	}
 }
 
+// docs/direct.md#sleeping: a message wakes who waits for it, and the daemon hears nothing of it;
+// nor is anything left for who arms the CQ again.
+func TestDirectWake(t *testing.T) {
+	h := newDirectHost(t)
+	a, b := directNodes(t, h)
+	ctx, cancel := context.WithTimeout(testContext(t), 5*time.Millisecond)
+	if err := b.rcq.Wait(ctx); err == nil { // but it asks for what the peer wakes it by
+		t.Fatal("an event of a CQ that is not armed")
+	}
+	cancel()
+	before := h.loop.Bells()
+	for i := range 50 {
+		for range 3 {
+			check(t, b.qp.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, 64)}}))
+		}
+		check(t, b.rcq.Arm(i%2 == 1))
+		waited := make(chan error, 1)
+		ctx, cancel := context.WithCancel(testContext(t))
+		go func() { waited <- b.rcq.Wait(ctx) }()
+		if i%2 == 1 {
+			sendOne(t, a, 0)
+		}
+		sendOne(t, a, rdma.Solicited)
+		check(t, <-waited)
+		sendOne(t, a, rdma.Solicited)
+		for range i%2 + 2 {
+			next(t, b.rcq)
+			next(t, a.scq)
+		}
+		if i%2 == 0 {
+			sendOne(t, a, 0)
+			next(t, b.rcq)
+			next(t, a.scq)
+		}
+		if i == 7 {
+			go func() { waited <- b.rcq.Wait(ctx) }()
+			check(t, b.rcq.Arm(false)) // and what came before it causes no event
+			cancel()
+			if err := <-waited; !errors.Is(err, context.Canceled) {
+				t.Fatalf("an event without a message: %v", err)
+			}
+		}
+		cancel()
+	}
+	if n := h.loop.Bells() - before; n != 0 {
+		t.Errorf("the daemon heard %d bells", n)
+	}
+}
+
+// Who leaves while it waits, or is waited for, ends no program and no wait but its own.
+func TestDirectWakeGone(t *testing.T) {
+	h := newDirectHost(t)
+	a, b := directNodes(t, h)
+	for range 3 {
+		check(t, b.qp.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, 64)}}))
+	}
+	for range 2 {
+		check(t, b.rcq.Arm(false))
+		waited := make(chan error, 1)
+		go func() { waited <- b.rcq.Wait(testContext(t)) }()
+		sendOne(t, a, 0)
+		check(t, <-waited)
+		next(t, b.rcq)
+	}
+	waited := make(chan error, 1)
+	check(t, b.rcq.Arm(false))
+	go func() { waited <- b.rcq.Wait(testContext(t)) }()
+	check(t, a.qp.Close())
+	check(t, <-waited) // what is flushed is an event of the daemon's
+	check(t, b.qp.Close())
+	check(t, b.rcq.Close())
+}
+
 // When the daemon goes, each receive completes once: with what has come, if the daemon has not
 // emptied the memory, and then flushed. Sends that were done are.
 func TestDirectDeath(t *testing.T) {

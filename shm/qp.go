@@ -257,6 +257,7 @@ func (q *queuePair) Close() error {
 	q.mem, q.rq.ring = nil, nil
 	if q.direct != nil {
 		q.direct.remote.Close()
+		q.direct.closeWaker()
 		q.direct.mem.Release()
 		q.direct, q.rq.in = nil, nil
 	}

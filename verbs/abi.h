@@ -229,13 +229,22 @@
 #define VRNIC_DIR_WANT			132	/* what its CQ is armed for */
 /* not 0: what has come makes no sense, and the connection is to end */
 #define VRNIC_DIR_SPOILED		136
+/* times that the daemon is to raise an event of which a sleeper has heard */
+#define VRNIC_DIR_PASSED		140
 #define VRNIC_DIR_WRITES		192	/* line 3 sender: u64 */
 #define VRNIC_DIR_READS			200	/* u64 */
 #define VRNIC_DIR_READ_OCTETS		208	/* u64, octets of Reads */
 #define VRNIC_DIR_ATOMICS		216	/* u64 */
 #define VRNIC_DIR_IMMS			224	/* u64, of VRNIC_DIR_MESSAGES those that are immediate data */
+/* messages for which a sleeper wanted an event, or was about to sleep */
+#define VRNIC_DIR_HEARD			232
+#define VRNIC_DIR_HEARD_ASKED		236	/* solicited ones beside them */
 /* receiver: a room for each slot, then the slots, each on lines of its own */
 #define VRNIC_DIR_ROOMS			256
+
+/* In VRNIC_DIR_WANT, beside what VRNIC_CQ_ARM has. */
+#define VRNIC_WANT_ASLEEP		4	/* who waits is woken by the socket of DIRECT_SLEEP */
+#define VRNIC_WANT_SLEEP		8	/* and what lies from here on tells this sleep from others */
 
 /* Room i says that receive i is posted (docs/decisions.md#X3). */
 #define VRNIC_ROOM_STAMP		0	/* i + 1: stored last */

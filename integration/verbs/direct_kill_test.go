@@ -47,6 +47,7 @@ type pairing struct {
 	libs    string   // libibverbs with marks, in front of the others
 	wrap    []string // what the second is run by
 	lent    bool     // they reach each other's memory, too
+	asleep  bool     // the second sleeps now and then
 }
 
 func newPairing(t *testing.T, mode string, args ...string) *pairing {
@@ -102,6 +103,9 @@ func (p *pairing) begin(t *testing.T, who int, mark string) (ends [2]*process, p
 		if p.lent {
 			env = append(env, "LENT=1", "LD_PRELOAD="+filepath.Join(libs, "libvrnic-heap.so"))
 		}
+		if p.asleep {
+			env = append(env, "ASLEEP=1")
+		}
 		if mark != "" && i == who {
 			env = append(env, "MARK="+mark)
 		}
@@ -149,6 +153,7 @@ func (p *pairing) ends(t *testing.T, ends [2]*process, path, what string) (r [2]
 func TestDirectMarks(t *testing.T) {
 	p := newPairing(t, "user")
 	p.lend(t)
+	p.asleep = true
 	names := marks(t)
 	var passed uint64
 	for step := 1; step <= len(names); step++ {
@@ -259,7 +264,7 @@ func TestDirectKills(t *testing.T) {
 			var sent, died uint64
 			for k := range n {
 				who, mark := rand.IntN(2), ""
-				p.lent = heap && k%4 < 2
+				p.lent, p.asleep = heap && k%4 < 2, k%3 == 0
 				if k%2 == 0 && mode == "user" {
 					mark = fmt.Sprint(1+rand.IntN(len(names)), 1+rand.IntN(2000), int(syscall.SIGKILL))
 				}

@@ -44,6 +44,8 @@ const (
 	OpIdentify      Op = 77
 	OpDirectKeys    Op = 78
 	OpDirectMem     Op = 79
+	OpDirectSleep   Op = 80
+	OpDirectWake    Op = 81
 
 	OpCMCreateChan     Op = 96
 	OpCMDestroyChan    Op = 97
@@ -193,6 +195,12 @@ var calls = [...]callInfo{
 	}},
 	OpDirectMem: {name: "DIRECT_MEM", gives: 1, messages: func() (req, rep Message) {
 		return &DirectMemRequest{}, &Empty{}
+	}},
+	OpDirectSleep: {name: "DIRECT_SLEEP", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpDirectWake: {name: "DIRECT_WAKE", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
 	}},
 	OpCMCreateChan: {name: "CM_CREATE_CHAN", gives: 1, messages: func() (req, rep Message) {
 		return &Empty{}, &CMCreateChanReply{}

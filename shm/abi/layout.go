@@ -216,12 +216,19 @@ const (
 	DirSlabCons   = 128 // line 2 receiver: octets taken out of the slab
 	DirWant       = 132 // what its CQ is armed for
 	DirSpoiled    = 136 // not 0: what has come makes no sense, and the connection is to end
+	DirPassed     = 140 // times that the daemon is to raise an event of which a sleeper has heard
 	DirWrites     = 192 // line 3 sender: u64
 	DirReads      = 200 // u64
 	DirReadOctets = 208 // u64, octets of Reads
 	DirAtomics    = 216 // u64
 	DirImms       = 224 // u64, of DirMessages those that are immediate data
+	DirHeard      = 232 // messages for which a sleeper wanted an event, or was about to sleep
+	DirHeardAsked = 236 // solicited ones beside them
 	DirRooms      = 256 // receiver: a room for each slot, then the slots, each on lines of its own
+
+	// In DirWant, beside what CQArm has.
+	WantAsleep = 4 // who waits is woken by the socket of DIRECT_SLEEP
+	WantSleep  = 8 // and what lies from here on tells this sleep from others
 
 	// Room i says that receive i is posted (docs/decisions.md#X3).
 	RoomStamp  = 0 // i + 1: stored last

@@ -3,6 +3,7 @@ package osmem
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 type EventReader struct {
 	f   *os.File
 	buf [256]byte
+	set atomic.Pointer[wakeSet] // or nil: nothing but f is waited for
 }
 
 // NewEventReader takes fd over, also when it fails.
@@ -40,11 +42,17 @@ func (p *EventReader) Wait() error {
 // Take is Wait, and tells how many octets were there. full: there may be more, or events for which
 // there was no room in the pipe.
 func (p *EventReader) Take() (n int, full bool, err error) {
-	n, err = p.f.Read(p.buf[:])
+	f := p.f
+	if s := p.set.Load(); s != nil {
+		f = s.f
+		n, err = s.take()
+	} else {
+		n, err = f.Read(p.buf[:])
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// Undone first, and only then does the caller look why: a kick that comes in between
 		// ends the next wait at once.
-		_ = p.f.SetReadDeadline(time.Time{}) // a closed pipe says so in the next Read
+		_ = f.SetReadDeadline(time.Time{}) // a closed pipe says so in the next Read
 		return 0, false, ErrKicked
 	}
 	return n, n == len(p.buf), err
@@ -56,9 +64,20 @@ var ErrKicked = errors.New("shm: woken to look again")
 // why; whoever waits looks after each ErrKicked.
 func (p *EventReader) Kick() {
 	_ = p.f.SetReadDeadline(time.Unix(1, 0)) // closed: nobody waits
+	if s := p.set.Load(); s != nil {
+		_ = s.f.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
-func (p *EventReader) Close() { p.f.Close() } // a read end has nothing to lose
+func (p *EventReader) Close() { // a read end has nothing to lose
+	if s := p.set.Load(); s != nil {
+		s.mu.Lock()
+		s.pipe = -1
+		s.mu.Unlock()
+		s.f.Close()
+	}
+	p.f.Close()
+}
 
 // An EventWriter is the write end of an event pipe: one octet per event. The client has the read
 // end.

@@ -390,6 +390,18 @@ func (c *CQConsumer) Armed() bool { return c.Wants() != 0 }
 // Wants says for what one has been: ArmNext, ArmSolicited.
 func (c *CQConsumer) Wants() uint32 { return c.arm.Load() & (abi.ArmNext | abi.ArmSolicited) }
 
+// Claim takes the event that a message is due for which the client has heard of without the daemon
+// (docs/direct.md#sleeping), asked if it was solicited: false if none is due, or if the daemon has
+// raised it. With the channel's lock held.
+func (c *CQConsumer) Claim(asked bool) bool {
+	const wants = abi.ArmNext | abi.ArmSolicited
+	if v := c.arm.Load(); v&abi.ArmNext == 0 && (v&abi.ArmSolicited == 0 || !asked) {
+		return false
+	}
+	v := c.arm.And(^uint32(wants))
+	return v&wants != 0 && v&abi.ArmQueued == 0
+}
+
 // TakeEvent marks the CQ's event as taken. Call it under the channel's lock right after Pop has
 // returned the CQ, before the program sees the event; never later.
 func (c *CQConsumer) TakeEvent() { c.arm.And(^uint32(abi.ArmQueued)) }

@@ -85,7 +85,7 @@ type Direction struct {
 	mu sync.Mutex
 	// What follows is in the pair's memory, which is there until End.
 	open, base, seq, done, notify, solicited, own, spoiled *atomic.Uint32
-	completed, polled                                      *atomic.Uint32
+	completed, polled, passed                              *atomic.Uint32
 
 	counts [numCounts]*atomic.Uint64
 	slots  []byte
@@ -101,13 +101,15 @@ type Direction struct {
 	// +checklocks:mu
 	bad bool
 	// was is DirRecvDone as last seen, and sent DirMessages then, notified DirNotify, DirSolicited and
-	// DirOwn, told counts.
+	// DirOwn, passedOn DirPassed, told counts.
 	// +checklocks:mu
 	was uint32
 	// +checklocks:mu
 	sent uint64
 	// +checklocks:mu
 	notified [3]uint32
+	// +checklocks:mu
+	passedOn uint32
 	// +checklocks:mu
 	told [numCounts]uint64
 }
@@ -145,6 +147,7 @@ func (d *Direction) init(mem []byte, slots uint32, from, to *PairEnd) {
 	d.notify, d.solicited = abi.Word(mem, abi.DirNotify), abi.Word(mem, abi.DirSolicited)
 	d.own, d.spoiled = abi.Word(mem, abi.DirOwn), abi.Word(mem, abi.DirSpoiled)
 	d.completed, d.polled = abi.Word(mem, abi.DirCompleted), abi.Word(mem, abi.DirPolled)
+	d.passed = abi.Word(mem, abi.DirPassed)
 	for i, off := range countOffsets {
 		d.counts[i] = abi.Word64(mem, off)
 	}
@@ -386,15 +389,29 @@ func (d *Direction) settled() bool {
 	return true
 }
 
-// Heard ends the connection if the receiver has said that what has come makes no sense.
+// Heard does what the receiver has asked for: the connection ends if it has said that what has come
+// makes no sense, and an event is raised of which it has heard and that it does not give itself.
 func (d *Direction) Heard() {
+	if d.heard() {
+		d.to.RecvCQ.Notify(true)
+	}
+}
+
+func (d *Direction) heard() (raise bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state != dirEnded && !d.bad && d.spoiled.Load() != 0 {
+	if d.state == dirEnded {
+		return false
+	}
+	if !d.bad && d.spoiled.Load() != 0 {
 		d.bad = true
 		d.shutLocked()
 		d.to.Bad(errSpoiled)
 	}
+	passed := d.passed.Load()
+	raise = passed != d.passedOn
+	d.passedOn = passed
+	return raise
 }
 
 var errSpoiled = errors.New("its program has found nonsense in what has come")

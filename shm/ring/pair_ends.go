@@ -17,7 +17,11 @@ const inSlot = abi.SlotLen - abi.SlotData
 
 // A PairOut is what goes out. Calls must not overlap.
 type PairOut struct {
+	// Wake wakes the peer, if it sleeps: false if it cannot, and the daemon has to. nil: never.
+	Wake func() bool
+
 	open, base, seq, done, notify, solicited, own, slabCons, want *atomic.Uint32
+	heard, heardAsked                                             *atomic.Uint32
 
 	peer               uint32 // the number of the QP at the other end
 	counts             []byte // the sender's own lines: see count
@@ -29,6 +33,7 @@ type PairOut struct {
 	was                uint32 // DirRecvBase, as last seen
 	slabOff            uint32 // of the message between Begin and End
 	slabEnd            uint32
+	woken              uint32 // DirWant of the last sleep that has been ended
 }
 
 // A PairIn is what comes in. Calls of Room must not overlap each other, those of Want not, and the
@@ -37,6 +42,7 @@ type PairIn struct {
 	rooms, slots, slab []byte
 	slabCons, want     *atomic.Uint32
 	spoiled            *atomic.Uint32
+	heard, heardAsked  *atomic.Uint32
 	mask               uint32
 	taken              uint32 // octets out of the slab
 }
@@ -102,6 +108,7 @@ func (d *dirMem) out(peer uint32) *PairOut {
 	p := &PairOut{open: word(abi.DirOpen), base: word(abi.DirRecvBase), seq: word(abi.DirSeq),
 		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
 		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
+		heard: word(abi.DirHeard), heardAsked: word(abi.DirHeardAsked),
 		peer: peer, counts: d.mem[abi.DirSeq:abi.DirRooms],
 		rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
 	p.was = p.base.Load()
@@ -112,7 +119,8 @@ func (d *dirMem) out(peer uint32) *PairOut {
 func (d *dirMem) in() *PairIn {
 	return &PairIn{rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1,
 		slabCons: abi.Word(d.mem, abi.DirSlabCons), want: abi.Word(d.mem, abi.DirWant),
-		spoiled: abi.Word(d.mem, abi.DirSpoiled)}
+		spoiled: abi.Word(d.mem, abi.DirSpoiled),
+		heard:   abi.Word(d.mem, abi.DirHeard), heardAsked: abi.Word(d.mem, abi.DirHeardAsked)}
 }
 
 // IsOpen reports whether the sender may try at all.
@@ -241,6 +249,9 @@ func (p *PairOut) count(off int, n uint64) {
 func (p *PairOut) Wanted(solicited, own bool) bool {
 	want := p.want.Load()
 	rings := want&abi.ArmNext != 0 || want&abi.ArmSolicited != 0 && solicited
+	if rings && want&abi.WantAsleep != 0 && p.Wake != nil {
+		rings = !p.wake(solicited)
+	}
 	if rings {
 		if solicited {
 			p.solicited.Store(p.solicited.Load() + 1)
@@ -257,6 +268,26 @@ func (p *PairOut) Wanted(solicited, own bool) bool {
 // Own has of step 7 what is about the own completion alone: the bell is to be rung.
 func (p *PairOut) Own() { p.own.Store(p.own.Load() + 1) }
 
+// wake is for a peer that seems to sleep: false, and the daemon has to tell it.
+func (p *PairOut) wake(solicited bool) bool {
+	heard := p.heard
+	if solicited {
+		heard = p.heardAsked
+	}
+	heard.Store(heard.Load() + 1)
+	want := p.want.Load() // behind it: who has woken meanwhile may not have seen it
+	if want&abi.WantAsleep == 0 {
+		return false
+	}
+	if want != p.woken {
+		if !p.Wake() {
+			return false
+		}
+		p.woken = want
+	}
+	return true
+}
+
 // Room tells the sender that receive i is posted, and takes so many octets; abi.NoRoom or more:
 // what is for it is the daemon's.
 func (p *PairIn) Room(i uint32, octets uint64) {
@@ -267,6 +298,10 @@ func (p *PairIn) Room(i uint32, octets uint64) {
 
 // Want tells the sender what the receiver's CQ is armed for.
 func (p *PairIn) Want(arm uint32) { p.want.Store(arm) }
+
+// Heard is how many messages the sender has counted for who sleeps, and how many solicited ones
+// beside them.
+func (p *PairIn) Heard() (plain, asked uint32) { return p.heard.Load(), p.heardAsked.Load() }
 
 // Spoil says that what has come makes no sense: the daemon ends the connection when it hears the
 // QP's bell.

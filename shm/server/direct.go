@@ -99,6 +99,15 @@ func (o *operation) directMem(req *abi.DirectMemRequest) error {
 	return o.fromPeer(req.QP, func(q QPHandler) (int, error) { return q.DirectMem(req.Mem) })
 }
 
+// directSleep and directWake give the client the ends by which it is woken, and wakes its peer.
+func (o *operation) directSleep(req *abi.HandleRequest) error {
+	return o.fromPeer(req.Handle, QPHandler.DirectSleep)
+}
+
+func (o *operation) directWake(req *abi.HandleRequest) error {
+	return o.fromPeer(req.Handle, QPHandler.DirectWake)
+}
+
 func (o *operation) fromPeer(qp uint32, ask func(QPHandler) (fd int, err error)) error {
 	q, err := get(&o.s.qps, qp)
 	if err != nil {

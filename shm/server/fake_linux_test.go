@@ -222,6 +222,8 @@ func (q *fakeQP) Num() uint32              { return q.num }
 func (q *fakeQP) DirectKeys() (int, error) { return -1, syscall.EAGAIN }
 
 func (q *fakeQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
+func (q *fakeQP) DirectSleep() (int, error)     { return -1, syscall.EAGAIN }
+func (q *fakeQP) DirectWake() (int, error)      { return -1, syscall.EAGAIN }
 
 func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error), *abi.DirectReply) (int,
 	error) {

@@ -146,6 +146,10 @@ type QPHandler interface {
 	// the peer's client has lent; EAGAIN: there is no direct path now.
 	DirectKeys() (fd int, err error)
 	DirectMem(mem uint32) (fd int, err error)
+	// DirectSleep gives the end of a pair of sockets by which the peer's client wakes this one, and
+	// DirectWake the end by which this one wakes the peer's; EAGAIN as the others.
+	DirectSleep() (fd int, err error)
+	DirectWake() (fd int, err error)
 	// Bell says that the client may have posted. It is called from the session's doorbell thread,
 	// also for stale and forged bells, and concurrently with other methods but not after Close
 	// has begun. It takes a fair share, a small one while waiting says that others wait for the

@@ -147,6 +147,8 @@ var operations = map[abi.Op]handler{
 	abi.OpIdentify:      act((*operation).identify),
 	abi.OpDirectKeys:    act((*operation).directKeys),
 	abi.OpDirectMem:     act((*operation).directMem),
+	abi.OpDirectSleep:   act((*operation).directSleep),
+	abi.OpDirectWake:    act((*operation).directWake),
 	abi.OpList:          serve((*operation).list),
 	abi.OpStat:          serve((*operation).list),
 }

@@ -28,6 +28,7 @@ type Loop struct {
 	open      int  // objects of all kinds that have not been closed
 	closed    bool // no program exchanges messages without the Loop
 	direct    atomic.Uint64
+	bells     atomic.Uint64
 }
 
 // NewLoop makes a Loop.

@@ -17,6 +17,8 @@ type loopPair struct {
 	has   [2]bool // whose programs have it
 	users int     // QPs that have not been closed
 	bad   int     // how often it made no sense
+
+	wakers [2]int // by what a program wakes the other one, from when that has asked; 0: none
 }
 
 // side is which of the two q is.
@@ -61,6 +63,36 @@ func (q *loopQP) Direct(alloc func(int) (*osmem.Region, int, func(), error),
 // DirectKeys and DirectMem implement server.QPHandler: a Loop tells of no keys.
 func (q *loopQP) DirectKeys() (int, error)      { return -1, syscall.EAGAIN }
 func (q *loopQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
+
+// DirectSleep implements server.QPHandler.
+func (q *loopQP) DirectSleep() (int, error) {
+	q.l.mu.Lock()
+	defer q.l.mu.Unlock()
+	if q.pair == nil {
+		return -1, syscall.EAGAIN
+	}
+	sleeper, waker, err := osmem.NewWakePair()
+	if err == nil {
+		q.pair.wakers[1-q.pair.side(q)] = waker
+	}
+	return sleeper, err
+}
+
+// DirectWake implements server.QPHandler.
+func (q *loopQP) DirectWake() (int, error) {
+	q.l.mu.Lock()
+	defer q.l.mu.Unlock()
+	if q.pair == nil {
+		return -1, syscall.EAGAIN
+	}
+	fd := &q.pair.wakers[q.pair.side(q)]
+	if *fd == 0 {
+		return -1, syscall.EAGAIN
+	}
+	waker := *fd
+	*fd = 0
+	return waker, nil
+}
 
 func newLoopPair(a, b *loopQP, alloc func(int) (*osmem.Region, int, func(), error)) error {
 	p := &loopPair{ends: [2]*loopQP{a, b}, users: 2}
@@ -109,6 +141,11 @@ func (q *loopQP) leavePair() {
 	if p.users--; p.users == 0 {
 		p.ring.End()
 		osmem.CloseFD(p.fd)
+		for _, fd := range p.wakers {
+			if fd != 0 {
+				osmem.CloseFD(fd)
+			}
+		}
 		p.free()
 	}
 }
@@ -124,6 +161,9 @@ func (l *Loop) Direct() uint64 {
 	}
 	return l.direct.Load()
 }
+
+// Bells is how often a bell has been rung.
+func (l *Loop) Bells() uint64 { return l.bells.Load() }
 
 // OpenDirect gives all pairs to their programs, or takes them back, for as long as it is not called
 // again.

@@ -100,6 +100,7 @@ func (q *loopQP) Close() error {
 
 // Bell implements shm.QPHandler.
 func (q *loopQP) Bell(func() bool) bool {
+	q.l.bells.Add(1)
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	q.run()

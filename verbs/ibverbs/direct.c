@@ -35,6 +35,8 @@ static void add(struct vrnic_cq *cq, struct vrnic_direct *d)
 	pthread_mutex_lock(&cq->arm_lock);
 	cq->directs[n] = d;
 	atomic_store(&cq->ndirects, n + 1);
+	if (cq->chan && d->qp->qp.recv_cq == &cq->cq)
+		atomic_fetch_add(&cq->chan->directs, 1);
 	vrnic_direct_arm(cq);
 	pthread_mutex_unlock(&cq->arm_lock);
 }
@@ -48,6 +50,8 @@ static void drop(struct vrnic_cq *cq, struct vrnic_direct *d)
 		if (cq->directs[i] == d) {
 			cq->directs[i] = cq->directs[n - 1];
 			atomic_store(&cq->ndirects, n - 1);
+			if (cq->chan && d->qp->qp.recv_cq == &cq->cq)
+				atomic_fetch_sub(&cq->chan->directs, 1);
 			break;
 		}
 	pthread_mutex_unlock(&cq->arm_lock);
@@ -126,6 +130,8 @@ static void detach(struct vrnic_direct *d)
 	qp->sq.direct = NULL;
 	pthread_mutex_unlock(&qp->sq.lock);
 	qp->direct = NULL;
+	vrnic_wake_close(&d->waker);
+	vrnic_wake_close(&d->sleeper);
 	vrnic_unmap(&d->map);
 	vrnic_remote_free(d->remote);
 	free(d->sent);
@@ -137,6 +143,15 @@ static bool is_over(struct vrnic_direct *d)
 {
 	return !vrnic_pair_is_open(&d->out) && !vrnic_direct_outstanding(d) &&
 	       !vrnic_pair_stamped(&d->in, d->next);
+}
+
+/* With the send queue's lock held. */
+static bool wake(struct vrnic_pair_out *out)
+{
+	struct vrnic_direct *d = container_of(out, struct vrnic_direct, out);
+
+	return vrnic_wake_ask(&d->waker, d->qp->s, d->qp->qp.handle, VRNIC_OP_DIRECT_WAKE) &&
+	       vrnic_wake_send(&d->waker);
 }
 
 /*
@@ -156,6 +171,8 @@ static int attach(struct vrnic_qp *qp)
 	if (!d)
 		return ENOMEM;
 	d->qp = qp;
+	d->waker.fd = d->sleeper.fd = -1;
+	d->out.wake = wake;
 	err = ask(d);
 	if (!err && was && !is_over(was)) {
 		vrnic_unmap(&d->map);
@@ -463,11 +480,29 @@ void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod
 void vrnic_direct_arm(struct vrnic_cq *cq)
 {
 	uint32_t i, want = atomic_load(cq->arm) & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED);
+	struct vrnic_direct *d;
 
 	atomic_store_explicit(&cq->wanted, want, memory_order_relaxed);
-	for (i = 0; i < atomic_load_explicit(&cq->ndirects, memory_order_relaxed); i++)
-		if (cq->directs[i]->qp->qp.recv_cq == &cq->cq)
-			store_release(cq->directs[i]->in.want, want);
+	for (i = 0; i < atomic_load_explicit(&cq->ndirects, memory_order_relaxed); i++) {
+		d = cq->directs[i];
+		if (d->qp->qp.recv_cq == &cq->cq)
+			store_release(d->in.want, d->asleep && want ?
+				      want | VRNIC_WANT_ASLEEP | cq->sleep : want);
+	}
+}
+
+void vrnic_direct_begin_arm(struct vrnic_cq *cq)
+{
+	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	struct vrnic_direct *d;
+
+	if (atomic_load(cq->arm) & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED))
+		return;
+	for (i = 0; i < n; i++) {
+		d = cq->directs[i];
+		if (d->qp->qp.recv_cq == &cq->cq)
+			d->heard = vrnic_pair_heard(&d->in);
+	}
 }
 
 /*

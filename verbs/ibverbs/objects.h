@@ -6,6 +6,7 @@
 #define VRNIC_OBJECTS_H
 
 #include <sys/uio.h>
+#include <time.h>
 
 #include "ibverbs.h"
 
@@ -138,7 +139,20 @@ struct vrnic_chan {
 	struct vrnic_table cqs; /* by handle */
 	bool gone; /* destroyed */
 	atomic_uint waiters; /* threads in ibv_get_cq_event */
+	atomic_uint directs; /* QPs that have a direct path, of which CQs of the channel receive */
 };
+
+/* How long who waits for an event looks for it before it sleeps. */
+#define VRNIC_SPIN_NS 20000
+
+/* CLOCK_MONOTONIC, in nanoseconds. */
+static inline int64_t vrnic_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 
 /*
  * From vrnic_chan_attach on the channel gives events of a CQ, until vrnic_chan_detach, which comes
@@ -176,6 +190,7 @@ struct vrnic_cq {
 	/* arm, and its word: ibv_resize_cq moves it. Not lock, which a program that polls may hold. */
 	pthread_mutex_t arm_lock;
 	_Atomic uint32_t *arm;
+	uint32_t sleep; /* of VRNIC_WANT_SLEEP: the last time that peers were told of; arm_lock */
 	atomic_bool wanted; /* senders have been told that it is armed; changed with arm_lock */
 	pthread_mutex_t lock;	 /* what follows */
 	struct vrnic_map ring;	 /* the rest of the memory; after ibv_resize_cq all of it */

@@ -472,6 +472,7 @@ int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	if (vrnic_dead(cq->s))
 		return 0; /* there is an event at once, and a poll finds what was flushed */
 	pthread_mutex_lock(&cq->arm_lock);
+	vrnic_direct_begin_arm(cq);
 	atomic_fetch_or(cq->arm, solicited_only ? VRNIC_ARM_SOLICITED : VRNIC_ARM_NEXT);
 	if (atomic_load_explicit(&cq->ndirects, memory_order_relaxed))
 		vrnic_direct_arm(cq);

@@ -8,6 +8,7 @@
 #include "objects.h"
 #include "pair/pair.h"
 #include "pair/remote.h"
+#include "pair/wake.h"
 
 /* Line 0 of the memory of a QP or an SRQ, whose rings and slabs lie inside of it. */
 struct vrnic_layout {
@@ -146,6 +147,7 @@ struct vrnic_direct {
 	 */
 	bool covered;
 	struct vrnic_remote *remote; /* the peer's memory, or NULL */
+	struct vrnic_wake waker; /* by which the peer is woken */
 	/* requests that completed here, in a ring of as many as the send queue has slots */
 	struct vrnic_direct_sent *sent;
 	atomic_uint sent_prod, sent_cons; /* of who posts, of who polls */
@@ -153,6 +155,11 @@ struct vrnic_direct {
 	struct vrnic_pair_in in;
 	uint32_t next; /* receive to complete */
 	bool bad; /* the peer has written nonsense */
+	/* the receive CQ's arm_lock */
+	struct vrnic_wake sleeper; /* what the peer wakes by */
+	bool asleep; /* the peer has been told that who waits hears it */
+	unsigned int slot; /* while it is so: in what that one waits for */
+	struct vrnic_pair_heard heard; /* as last seen */
 };
 
 /*
@@ -189,6 +196,9 @@ void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod
 
 /* With cq->arm_lock held: tells peers what the CQ is armed for. */
 void vrnic_direct_arm(struct vrnic_cq *cq);
+
+/* The same, when it is about to be: what has come by now causes no event if it was not. */
+void vrnic_direct_begin_arm(struct vrnic_cq *cq);
 
 /*
  * For poll.c, with the CQ's lock held. vrnic_direct_look says up to where each QP's receives have

@@ -29,6 +29,9 @@ enum {
 	VRNIC_MARK_MOVED,	/* all of it */
 	VRNIC_MARK_MODIFIED,	/* an atomic operation, before its answer is stored */
 	VRNIC_MARK_LEFT,	/* 6, before the request is complete */
+	VRNIC_MARK_HEARD,	/* 7: a message is counted for who sleeps, who is to be woken */
+	VRNIC_MARK_ASLEEP,	/* sleeping: peers have been told */
+	VRNIC_MARK_AWAKE,	/* and that it is over */
 	VRNIC_MARKS_END,
 };
 

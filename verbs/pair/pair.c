@@ -59,6 +59,8 @@ static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint
 	out->atomics = (_Atomic uint64_t *)(dir + VRNIC_DIR_ATOMICS);
 	out->completed = vrnic_word(dir, VRNIC_DIR_COMPLETED);
 	out->polled = vrnic_word(dir, VRNIC_DIR_POLLED);
+	out->heard = vrnic_word(dir, VRNIC_DIR_HEARD);
+	out->heard_asked = vrnic_word(dir, VRNIC_DIR_HEARD_ASKED);
 	out->slab_cons = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	out->want = vrnic_word(dir, VRNIC_DIR_WANT);
 	out->rooms = dir + VRNIC_DIR_ROOMS;
@@ -79,6 +81,9 @@ static void open_in(struct vrnic_pair_in *in, char *dir, uint32_t slots, uint32_
 	in->slab_cons_word = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	in->want = vrnic_word(dir, VRNIC_DIR_WANT);
 	in->spoiled = vrnic_word(dir, VRNIC_DIR_SPOILED);
+	in->passed = vrnic_word(dir, VRNIC_DIR_PASSED);
+	in->heard = vrnic_word(dir, VRNIC_DIR_HEARD);
+	in->heard_asked = vrnic_word(dir, VRNIC_DIR_HEARD_ASKED);
 }
 
 bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
@@ -240,13 +245,32 @@ static void one_more(_Atomic uint32_t *count)
 	store_release(count, atomic_load_explicit(count, memory_order_relaxed) + 1);
 }
 
+/* For a peer that seems to sleep: false, and the daemon has to tell it. */
+static bool wake(struct vrnic_pair_out *out, bool solicited)
+{
+	uint32_t want;
+
+	one_more(solicited ? out->heard_asked : out->heard);
+	VRNIC_MARK(HEARD);
+	/* Behind it, once more: who has woken meanwhile may not have seen it. */
+	atomic_thread_fence(memory_order_seq_cst);
+	want = atomic_load_explicit(out->want, memory_order_relaxed);
+	if (!(want & VRNIC_WANT_ASLEEP))
+		return false;
+	if (want != out->woken && !out->wake(out))
+		return false;
+	out->woken = want;
+	return true;
+}
+
 bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own)
 {
 	uint32_t want = atomic_load_explicit(out->want, memory_order_relaxed);
 
 	if (unlikely(want & VRNIC_ARM_NEXT || (want & VRNIC_ARM_SOLICITED && solicited))) {
-		one_more(solicited ? out->solicited : out->notify);
-		want = 1;
+		want = !(want & VRNIC_WANT_ASLEEP && out->wake && wake(out, solicited));
+		if (want)
+			one_more(solicited ? out->solicited : out->notify);
 	} else {
 		want = 0;
 	}
@@ -259,6 +283,11 @@ bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own)
 void vrnic_pair_own(struct vrnic_pair_out *out)
 {
 	one_more(out->own);
+}
+
+void vrnic_pair_pass(struct vrnic_pair_in *in)
+{
+	one_more(in->passed);
 }
 
 void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)

@@ -15,7 +15,10 @@
 struct vrnic_pair_out {
 	_Atomic uint32_t *open, *base, *seq, *done, *notify, *solicited, *own, *slab_cons, *want;
 	_Atomic uint64_t *messages, *octets, *asked, *writes, *reads, *read_octets, *atomics;
-	_Atomic uint32_t *completed, *polled;
+	_Atomic uint32_t *completed, *polled, *heard, *heard_asked;
+	/* Wakes the peer, if it sleeps: false if it cannot, and the daemon has to. NULL: never. */
+	bool (*wake)(struct vrnic_pair_out *out);
+	uint32_t woken; /* DirWant of the last sleep that has been ended */
 	uint32_t peer; /* the number of the QP at the other end */
 	char *rooms, *slots, *slab;
 	uint32_t mask; /* slots - 1 */
@@ -30,7 +33,7 @@ struct vrnic_pair_out {
 struct vrnic_pair_in {
 	bool closed; /* what comes goes by the daemon, all of it */
 	char *rooms, *slots, *slab;
-	_Atomic uint32_t *slab_cons_word, *want, *spoiled;
+	_Atomic uint32_t *slab_cons_word, *want, *spoiled, *passed, *heard, *heard_asked;
 	uint32_t mask;
 	uint32_t slab_size, slab_cons;
 };
@@ -77,8 +80,8 @@ char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n);
 void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited);
 
 /*
- * Step 7: true if the QP's bell is to be rung, since the peer waits for an event, or who posted
- * waits for its own completion (own).
+ * Step 7: true if the QP's bell is to be rung, since the peer waits for an event and is not woken
+ * here, or who posted waits for its own completion (own).
  */
 bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own);
 
@@ -99,6 +102,19 @@ static inline void vrnic_pair_spoil(struct vrnic_pair_in *in)
 {
 	store_release(in->spoiled, 1);
 }
+
+/* How many messages the sender has counted for who sleeps, and solicited ones beside them. */
+struct vrnic_pair_heard {
+	uint32_t plain, asked;
+};
+
+static inline struct vrnic_pair_heard vrnic_pair_heard(const struct vrnic_pair_in *in)
+{
+	return (struct vrnic_pair_heard){ load_acquire(in->heard), load_acquire(in->heard_asked) };
+}
+
+/* The daemon is to raise an event of which a sleeper has heard: the QP's bell is to be rung. */
+void vrnic_pair_pass(struct vrnic_pair_in *in);
 
 /* m has been copied: its place in the slab is free. */
 void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m);

@@ -77,6 +77,13 @@ type goEnd struct {
 	remote *ring.PairRemote
 	want   ring.PairWant
 	local  []byte
+	woken  int // times
+}
+
+// wake is the peer's that sleeps; now and then nobody is there.
+func (e *goEnd) wake() bool {
+	e.woken++
+	return e.woken%5 != 0
 }
 
 func (p *page) goEnd(side int) end {
@@ -94,6 +101,7 @@ func (p *page) goEnd(side int) end {
 	e := &goEnd{out: out, in: in, peers: peers, remote: ring.NewPairRemote(out, peers),
 		local: make([]byte, 1<<20)}
 	p.t.Cleanup(e.remote.Close)
+	out.Wake = e.wake
 	return e
 }
 
@@ -129,7 +137,7 @@ func (e *goEnd) do(line string) string {
 		if e.out.Wanted(c&1 != 0, c&2 != 0) {
 			rings = 1
 		}
-		return fmt.Sprint("sent ", rings)
+		return fmt.Sprint("sent ", rings, " ", e.woken)
 	case 'r':
 		e.in.Room(a, uint64(b))
 	case 't':
@@ -151,6 +159,8 @@ func (e *goEnd) do(line string) string {
 		e.want.Key, e.want.Addr = a, uint64(b)
 	case 'W', 'R', 'F', 'C':
 		return e.move(op, a, b)
+	case 'h':
+		return fmt.Sprint(e.in.Heard())
 	case 'o':
 		is := map[bool]int{true: 1}
 		return fmt.Sprint(is[e.out.IsOpen()], " ", is[e.out.HasRoom()])
@@ -285,9 +295,9 @@ func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 				p.use(1 - side)
 			}
 		case 2:
-			line = fmt.Sprintf("w %d 0 0", rnd.IntN(4))
+			line = fmt.Sprintf("w %d 0 0", rnd.IntN(32))
 		case 3:
-			line = "o 0 0 0"
+			line = []string{"o 0 0 0", "h 0 0 0"}[rnd.IntN(2)]
 		case 4, 5:
 			if p.prod[side]-next[side] < depth {
 				octets := uint32(1 << 16)
@@ -390,7 +400,7 @@ func TestOtherThanSends(t *testing.T) {
 			}
 			to.do(fmt.Sprintf("r %d 100 0", p.post(1)))
 			p.pair.Dirs[0].Open()
-			if got := from.do("s 0 0 0"); got != "sent 0" {
+			if got := from.do("s 0 0 0"); got != "sent 0 0" {
 				t.Fatal(got)
 			}
 			dir := p.mem.Mem[abi.Word(p.mem.Mem, abi.PairOff).Load():]

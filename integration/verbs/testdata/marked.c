@@ -1,7 +1,8 @@
 /*
  * One of two programs that send each other numbered messages for as long as they can, and say in a
  * file that they share with the test what they have sent and received. With $LENT they also write to
- * each other's memory, read it and add to it:
+ * each other's memory, read it and add to it; with $ASLEEP the second sleeps now and then until
+ * there is an event:
  *
  *   marked a|b
  *
@@ -43,7 +44,7 @@ static struct vt_pair pair;
 static struct vt_side *s;
 static uint64_t posted_recvs, received, flushed_recvs, completed, flushed_sends,
 	flushed_fars;
-static bool ended, daemon_gone;
+static bool ended, daemon_gone, asleep;
 static uint32_t state;
 
 /* The library calls it at each step: it is built with -DVRNIC_MARKS. */
@@ -255,9 +256,26 @@ static void look_for_end(int ms)
 	rdma_ack_cm_event(ev);
 }
 
+/* The first has messages left, or it ends the connection: there is an event for who has receives. */
+static void wait_for_event(void)
+{
+	struct ibv_cq *cq;
+	void *ctx;
+
+	CHECK_EQ(ibv_req_notify_cq(s->rcq, 0), 0);
+	if (poll() || ended || received + flushed_recvs == posted_recvs)
+		return;
+	if (ibv_get_cq_event(s->cc, &cq, &ctx)) {
+		ended = true;
+		return;
+	}
+	CHECK(cq == s->rcq);
+	ibv_ack_cq_events(cq, 1);
+}
+
 static void run(void)
 {
-	struct vt_opts o = { .send_wr = DEPTH, .recv_wr = DEPTH, .one_cq = true,
+	struct vt_opts o = { .send_wr = DEPTH, .recv_wr = DEPTH, .one_cq = true, .channel = true,
 			     .len = 2 * DEPTH * LONGEST };
 	uint64_t late;
 	unsigned int i;
@@ -266,12 +284,15 @@ static void run(void)
 	vt_meet(&pair, s, me, &o, &rec->port);
 	if (getenv("LENT"))
 		lend();
+	asleep = me && getenv("ASLEEP");
 	for (i = 1; !ended; i++) {
 		receive();
 		if (rnd(3))
 			send_one();
 		if (rnd(2))
 			poll();
+		if (asleep && !rnd(4))
+			wait_for_event();
 		if (i % 256 == 0)
 			look_for_end(0);
 		if (me && rec->take && !rec->of[me].taking)

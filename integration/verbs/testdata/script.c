@@ -320,7 +320,8 @@ static void await_events(long n)
 	void *ctx;
 
 	while (events < n) {
-		if (!vt_readable(s->cc->fd, VT_PATIENCE))
+		/* every other one is waited for in the library */
+		if (events % 2 && !vt_readable(s->cc->fd, VT_PATIENCE))
 			FAIL("%ld events, want %ld", events, n);
 		CHECK_EQ(ibv_get_cq_event(s->cc, &cq, &ctx), 0);
 		ibv_ack_cq_events(cq, 1);

@@ -103,6 +103,8 @@ type directMutations struct {
 	stale, openBlind, heedLate                  bool // the making of a pair
 	leaveBlind, lookFirst                       bool // the next one
 	doneEarly                                   bool // Writes by both ways
+	heardFence, heardLate, wantOnce             bool // a sender that wakes
+	withdrawFence, sameWord, leaveDeaf          bool // who sleeps
 }
 
 // swapped has the second of two parts first when a mutation says so.
@@ -436,6 +438,7 @@ func TestDirectSearch(t *testing.T) {
 	)
 	handover := func(n int8) sc { return func(m mu) *scenario { return handoverScenario(m, n) } }
 	notify := func(n int8) sc { return func(m mu) *scenario { return notifyScenario(m, n) } }
+	wake := func(m mu) *scenario { return wakeScenario(m, 2) } // 3: half a minute, some gigabytes
 	end := func(m mu) *scenario { return endScenario(m, 2) }
 	dirty := func(m mu) *scenario { return dirtyScenario(m, 3) }
 	making := func(n int8) sc { return func(m mu) *scenario { return makingScenario(m, n) } }
@@ -452,6 +455,7 @@ func TestDirectSearch(t *testing.T) {
 		{"overwrite", overwriteScenario, mu{}, ""},
 		{"notify 2", notify(2), mu{}, ""},
 		{"notify 3", notify(3), mu{}, ""},
+		{"wake", wake, mu{}, ""},
 		{"bitmap", dirty, mu{}, ""},
 		{"answer", answerScenario, mu{}, ""},
 		{"making", making(2), mu{}, ""},
@@ -500,6 +504,14 @@ func TestDirectSearch(t *testing.T) {
 		{"notify: no fence behind the bell", notify(2), mu{mutations: mutations{postFence: true}},
 			asleep},
 		{"arm without fence", notify(2), mu{mutations: mutations{armFence: true}}, asleep},
+
+		{"wake: no fence behind what is counted", wake, mu{heardFence: true}, asleep},
+		{"wake: counted behind the octet", wake, mu{heardLate: true}, asleep},
+		{"wake: want read before the count alone", wake, mu{wantOnce: true}, asleep},
+		{"wake: no fence behind the sleep", wake, mu{withdrawFence: true}, asleep},
+		{"wake: one sleep like another", wake, mu{sameWord: true}, asleep},
+		{"wake: an interrupted sleep passes nothing on", wake, mu{leaveDeaf: true}, asleep},
+		{"wake: arm without fence", wake, mu{mutations: mutations{armFence: true}}, asleep},
 
 		{"bit before stamp", dirty, mu{orFirst: true}, unseen},
 		{"OR skipped when the bit looks set", dirty, mu{orSkipped: true}, unseen},

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ibverbs/abi/ibv.h"
 #include "pair/remote.h"
@@ -18,10 +19,22 @@ static struct vrnic_pair_out out;
 static struct vrnic_pair_in in;
 static struct vrnic_remote *remote;
 static struct vrnic_want want;
-static unsigned int asked;
+static unsigned int asked, woken; /* times */
 static char echoed[1 << 16], local[1 << 20];
 
+/* Now and then nobody is there. */
+static bool wake(struct vrnic_pair_out *o)
+{
+	(void)o;
+	return ++woken % 5 != 0;
+}
+
 /* What the daemon and the room core do in a program. */
+void vrnic_close(int fd)
+{
+	close(fd);
+}
+
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
 	      size_t rep_len, int fd, int *fds, int nfds)
 {
@@ -83,7 +96,8 @@ static void send(uint32_t n, uint32_t seed, uint32_t flags)
 	}
 	fill(to, n, seed);
 	vrnic_pair_end(&out, n, flags & 1);
-	printf("sent %d\n", vrnic_pair_wanted(&out, flags & 1, flags & 2));
+	printf("sent %d", vrnic_pair_wanted(&out, flags & 1, flags & 2));
+	printf(" %u\n", woken);
 }
 
 static void take(uint32_t i)
@@ -171,6 +185,7 @@ int main(int argc, char **argv)
 	map.mem = mmap(NULL, map.len, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
 	if (map.mem == MAP_FAILED || !vrnic_pair_open(&map, atoi(argv[1]), atoi(argv[2]), &out, &in))
 		return 2;
+	out.wake = wake;
 	remote = vrnic_remote_new(NULL, 0, &out);
 	if (!remote)
 		return 2;
@@ -194,6 +209,9 @@ int main(int argc, char **argv)
 		case 'x':
 			vrnic_pair_spoil(&in);
 			puts("ok");
+			break;
+		case 'h':
+			printf("%u %u\n", vrnic_pair_heard(&in).plain, vrnic_pair_heard(&in).asked);
 			break;
 		case 'o':
 			printf("%d %d\n", vrnic_pair_is_open(&out), vrnic_pair_has_room(&out));

@@ -139,6 +139,12 @@ func (h *qpHandler) DirectKeys() (fd int, err error) { return h.direct.Keys() }
 // DirectMem implements server.QPHandler.
 func (h *qpHandler) DirectMem(mem uint32) (fd int, err error) { return h.direct.Mem(mem) }
 
+// DirectSleep implements server.QPHandler.
+func (h *qpHandler) DirectSleep() (fd int, err error) { return h.direct.Sleep() }
+
+// DirectWake implements server.QPHandler.
+func (h *qpHandler) DirectWake() (fd int, err error) { return h.direct.WakePeer() }
+
 func (h *qpHandler) Num() uint32 { return h.qp.Num() }
 
 // Bell: the RNIC runs the QP here for a bounded while and goes on elsewhere if more is left.

@@ -83,13 +83,17 @@ type pair struct {
 	ends  [2]*End
 	has   [2]bool // whose programs have it
 	users int     // of ends, that keep it
-	over  atomic.Bool
+	// wakers are by what a program wakes the other one, from when that has asked for its end until
+	// it asks itself; asleep says who has.
+	wakers [2]descriptor
+	asleep [2]bool
+	over   atomic.Bool
 	// covered says whose CQs have room for all that their queues can have in them
 	// (docs/decisions.md#X11).
 	covered [2]bool
 }
 
-// A descriptor is of memory that a program has not been given yet. Any lock may be held.
+// A descriptor is one that a program has not been given yet. Any lock may be held.
 type descriptor struct {
 	of *server.Session // whose it counts as
 	mu sync.Mutex
@@ -121,6 +125,8 @@ func (p *pair) end() {
 	p.over.Store(true)
 	p.ring.Shut()
 	p.fd.close() // a program that has not asked for it finds another one
+	p.wakers[0].close()
+	p.wakers[1].close()
 }
 
 // side is which of the two e is.
@@ -330,6 +336,7 @@ func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*p
 	}
 	p.ring, p.fd.fd, p.free = ring.NewPair(mem.Mem, &ends), fd, free
 	p.fd.of = a.Program
+	p.wakers[0].fd, p.wakers[1].fd = -1, -1
 	return p, nil
 }
 
