@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/netstack/internal/doze"
 	"github.com/vrnic/vrnic/netstack/internal/slice"
 )
 
@@ -18,11 +19,12 @@ type end struct {
 	at  netip.Addr
 	f   *os.File // in no poller: calls of it do not wait
 	raw syscall.RawConn
-	// gate is what the reader waits at.
-	gate *gate
-	// readSocket and more
+	// doze is where the reader waits.
+	doze *doze.Epoll
+	// readSocket, more and read
 	reading  func(fd uintptr)
 	moreFunc func() bool
+	ready    func(uintptr) bool
 
 	in    []arrival // the reader's
 	got   int       // how many of them are there
@@ -93,7 +95,7 @@ func (e *end) serve() {
 	for {
 		if e.got == 0 {
 			e.slice.End()
-			if e.gate.wait(e.raw) != nil || e.err != nil {
+			if e.doze.Wait(e.ready) != nil || e.err != nil {
 				return
 			}
 		}
@@ -110,7 +112,7 @@ func (e *end) serve() {
 // and again, and is told of nothing meanwhile.
 func (e *end) more() bool {
 	e.slice.Share()
-	_ = e.gate.set(e.raw, false) // an error: the next wait ends
+	e.doze.Ignore()
 	return e.got > 0 || e.read()
 }
 
@@ -179,7 +181,7 @@ func (e *end) hand(d *Datagram, i int) {
 // close ends serve, at its next look, and gives the socket back.
 func (e *end) close() {
 	e.f.Close()
-	e.gate.f.Close()
+	e.doze.Close()
 }
 
 // port is a port as the kernel has it in an address.

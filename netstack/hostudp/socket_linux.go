@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/netstack/internal/doze"
 )
 
 // A Datagram is one that has come.
@@ -99,7 +101,8 @@ func (s *Socket) open(a netip.Addr) (*end, error) {
 	}
 	e := &end{s: s, at: a, f: f, raw: raw}
 	e.reading, e.moreFunc = e.readSocket, e.more
-	if e.gate, err = newGate(raw, e.read); err != nil {
+	e.ready = func(uintptr) bool { return e.read() }
+	if e.doze, err = doze.New(raw); err != nil {
 		f.Close()
 		return nil, err
 	}

@@ -3,12 +3,12 @@ package port
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/internal/doze"
 )
 
 // A TAPKind is what a TAP's descriptor was set to.
@@ -45,7 +45,7 @@ func LendTAP(c TAPConfig) (fd int, kind TAPKind, end func(undo bool) error, err 
 // not enter.
 func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, error) {
 	t := &TAP{cfg: c, fd: fd, lent: true, offloads: kind.Offloads, udp: kind.UDP,
-		stop: make(chan struct{}), news: make(chan struct{}, 1), files: make(chan *os.File, 1)}
+		stop: make(chan struct{}), news: make(chan struct{}, 1), dozes: make(chan *doze.Epoll, 1)}
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFCHR {
@@ -55,7 +55,7 @@ func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, er
 		err = unix.SetNonblock(fd, true)
 	}
 	if err == nil {
-		err = t.openFile()
+		err = t.openDoze()
 	}
 	if err == nil {
 		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap", Beside: c.Beside}, t)
@@ -65,7 +65,7 @@ func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, er
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
 	t.mu.Lock()
-	t.raw, _ = t.file.SyscallConn() // it has one
+	t.doze = t.waits
 	t.mu.Unlock()
 	t.wg.Add(2)
 	go t.read()

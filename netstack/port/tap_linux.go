@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
-	"time"
 	"unsafe"
 
 	"github.com/songgao/water"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/doze"
 )
 
 // TAPConfig describes a TAP. The device is created if there is none of that name, and then goes
@@ -55,21 +54,21 @@ type TAP struct {
 	keeper   *portKeeper    // nil: the kernel's side is a station of its own, or was lent
 	undo     []func() error // what Close does about the device, last first
 
-	raw syscall.RawConn // of the file that the reader waits on; the reader's
+	doze *doze.Epoll // what the reader waits on; the reader's
 
 	closing sync.Once
 	err     error         // of Close
 	stop    chan struct{} // closed by Close
 	wg      sync.WaitGroup
 
-	lost  atomic.Bool   // the device is gone, and the reader waits on files
-	news  chan struct{} // one slot: something has become of the device
-	files chan *os.File // one slot: what to read from now on
+	lost  atomic.Bool      // the device is gone, and the reader waits on dozes
+	news  chan struct{}    // one slot: something has become of the device
+	dozes chan *doze.Epoll // one slot: what to wait on from now on
 
 	mu sync.Mutex
-	// file is a duplicate of fd in Go's poller; down is why the link is down, or "".
-	file *os.File // +checklocks:mu
-	down string   // +checklocks:mu
+	// waits is where the reader waits for frames of fd; down is why the link is down, or "".
+	waits *doze.Epoll // +checklocks:mu
+	down  string      // +checklocks:mu
 }
 
 // OpenTAP creates or attaches to the TAP c describes, sets it up, and makes it a port of sw. If it
@@ -78,7 +77,7 @@ type TAP struct {
 func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	c.Addrs = slices.Clone(c.Addrs)
 	t := &TAP{cfg: c, fd: -1, stop: make(chan struct{}), news: make(chan struct{}, 1),
-		files: make(chan *os.File, 1)}
+		dozes: make(chan *doze.Epoll, 1)}
 	var events *nl.NetlinkSocket
 	err := checkIfName(c.Name)
 	if err == nil {
@@ -91,7 +90,7 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 		})
 	}
 	if err == nil {
-		err = t.openFile()
+		err = t.openDoze()
 	}
 	if err == nil && c.Beside != "" {
 		t.keeper, err = newPortKeeper(c.Name, c.NetNS)
@@ -109,7 +108,7 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
 	t.mu.Lock()
-	t.raw, _ = t.file.SyscallConn() // it has one
+	t.doze = t.waits
 	t.mu.Unlock()
 	t.wg.Add(2)
 	go t.read()
@@ -131,28 +130,29 @@ func (t *TAP) notAllowed(err error) error {
 		os.Geteuid(), more, name)
 }
 
-// openFile puts a file of the device, which does not block, into Go's poller, in place of the one
-// before, and closes that. Of a port that is being closed it is one that read does not wait for, as
-// endRead has left the one before.
-func (t *TAP) openFile() error {
-	fd, err := unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 0)
+// A tapFile is the descriptor of a TAP, which is open for as long as anybody waits for its frames.
+type tapFile int
+
+// Control implements doze.File.
+func (fd tapFile) Control(f func(uintptr)) error { f(uintptr(fd)); return nil }
+
+// openDoze gives the reader a place to wait for frames of the device, instead of the one before,
+// which it closes. Of a port that is being closed it is one where read does not wait, as endRead
+// has left the one before.
+func (t *TAP) openDoze() error {
+	waits, err := doze.New(tapFile(t.fd))
 	if err != nil {
-		return err
-	}
-	file := os.NewFile(uintptr(fd), "/dev/net/tun")
-	if err := file.SetReadDeadline(time.Time{}); err != nil {
-		file.Close()
 		return fmt.Errorf("cannot wait for frames: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.file != nil {
-		t.file.Close()
+	if t.waits != nil {
+		t.waits.Close()
 	}
-	t.file = file
+	t.waits = waits
 	select {
 	case <-t.stop:
-		return file.SetReadDeadline(readOver)
+		return waits.SetReadDeadline(readOver)
 	default:
 		return nil
 	}
@@ -367,8 +367,8 @@ func (t *TAP) configure(existed bool) error {
 func (t *TAP) release() error {
 	var errs []error
 	t.mu.Lock()
-	if t.file != nil {
-		errs = append(errs, t.file.Close())
+	if t.waits != nil {
+		errs = append(errs, t.waits.Close())
 	}
 	t.mu.Unlock()
 	if t.fd >= 0 {

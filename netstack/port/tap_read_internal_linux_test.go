@@ -12,6 +12,8 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/doze"
+	"github.com/vrnic/vrnic/netstack/internal/doze/dozetest"
 )
 
 // pipeReader is a reader of a pipe, which stands for a TAP.
@@ -21,8 +23,13 @@ func pipeReader(t *testing.T) (r *tapReader, write func(string)) {
 	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_DIRECT); err != nil {
 		t.Fatal(err)
 	}
-	r = &tapReader{t: &TAP{fd: p[0]}}
+	waits, err := doze.New(tapFile(p[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = &tapReader{t: &TAP{fd: p[0], doze: waits}}
 	t.Cleanup(func() {
+		waits.Close()
 		r.slice.End()
 		r.rx.release()
 		unix.Close(p[0])
@@ -36,11 +43,14 @@ func pipeReader(t *testing.T) (r *tapReader, write func(string)) {
 }
 
 // Who brings a frame can look for the next: one that it finds stays until it is passed on, none is
-// lost, and it is known whether the kernel had nothing before it.
+// lost, it is known whether the kernel had nothing before it, and nobody is woken for it.
 func TestTAPMore(t *testing.T) {
 	runtime.LockOSThread() // the thread's scheduling is changed
 	r, write := pipeReader(t)
 	for range 3 {
+		if err := r.t.doze.Wait(func(uintptr) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
 		for range 2 {
 			if r.more() {
 				t.Fatal("there is more before anything was sent")
@@ -48,6 +58,9 @@ func TestTAPMore(t *testing.T) {
 		}
 		write("one")
 		write("another")
+		if dozetest.Readable(t, r.t.doze, 0) {
+			t.Error("Go's poller is told of what somebody looks for")
+		}
 		for _, want := range []struct {
 			frame string
 			first bool
@@ -83,10 +96,11 @@ func TestTAPRouse(t *testing.T) {
 	}
 	defer silent.Close()
 	defer other.Close()
-	r.t.file, r.t.stop = silent, make(chan struct{})
-	if r.t.raw, err = silent.SyscallConn(); err != nil {
+	if r.t.doze, err = doze.New(tapFile(silent.Fd())); err != nil {
 		t.Fatal(err)
 	}
+	defer r.t.doze.Close()
+	r.t.waits, r.t.stop = r.t.doze, make(chan struct{})
 	looked := make(chan struct{}, 2)
 	r.ready = func(uintptr) bool {
 		defer func() { looked <- struct{}{} }()

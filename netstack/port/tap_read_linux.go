@@ -155,8 +155,10 @@ func (r *tapReader) bringFull(first bool, more func() bool) {
 }
 
 // more is look for who has brought a frame and looks for the next one again and again.
+// The kernel tells nobody of that meanwhile.
 func (r *tapReader) more() bool {
 	r.slice.Share()
+	r.t.doze.Ignore()
 	return r.look()
 }
 
@@ -167,7 +169,7 @@ func (r *tapReader) wait() error {
 	}
 	r.slice.End()
 	for {
-		err := r.t.raw.Read(r.ready)
+		err := r.t.doze.Wait(r.ready)
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !r.t.readOn() {
 			return err
 		}
@@ -234,8 +236,7 @@ func (t *TAP) awaitDevice() bool {
 	t.lost.Store(true)
 	t.tell()
 	select {
-	case file := <-t.files:
-		t.raw, _ = file.SyscallConn() // it has one
+	case t.doze = <-t.dozes:
 		return true
 	case <-t.stop:
 		return false
@@ -251,7 +252,7 @@ var readOver = time.Unix(1, 0)
 func (t *TAP) rouse() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_ = t.file.SetReadDeadline(readOver) // a file that is closed is read no more
+	_ = t.waits.SetReadDeadline(readOver) // at one that is closed nobody waits
 }
 
 // readOn lets the reader go on behind rouse; it reports false if that was endRead.
@@ -262,7 +263,7 @@ func (t *TAP) readOn() bool {
 	case <-t.stop:
 		return false
 	default:
-		return t.file.SetReadDeadline(time.Time{}) == nil
+		return t.waits.SetReadDeadline(time.Time{}) == nil
 	}
 }
 
@@ -270,7 +271,7 @@ func (t *TAP) readOn() bool {
 func (t *TAP) endRead() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.file.SetReadDeadline(readOver)
+	return t.waits.SetReadDeadline(readOver)
 }
 
 // frame is what was read: n octets, the virtio-net header among them; nil if that header makes no

@@ -114,7 +114,7 @@ func (t *TAP) takeUp(gone time.Duration) (wait time.Duration, err error) {
 	}
 	if err == nil {
 		t.undo = t.undo[:1] // the handle; the rest was about the device before
-		err = t.openFile()
+		err = t.openDoze()
 	}
 	if err != nil {
 		return 0, err
@@ -125,7 +125,7 @@ func (t *TAP) takeUp(gone time.Duration) (wait time.Duration, err error) {
 	}
 	t.lost.Store(false)
 	t.mu.Lock()
-	t.files <- t.file
+	t.dozes <- t.waits
 	t.mu.Unlock()
 	return 0, nil
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/vrnic/vrnic/netstack/internal/doze/dozetest"
 )
 
 // A watched takes datagrams as RoCE does: behind those that have come together it looks for more,
@@ -34,7 +34,7 @@ func (w *watched) Finish() {
 		}
 		say(w.t, s, "found")
 		arrived(w.t, s)
-		if readable(w.t, s.own.gate.raw, 0) {
+		if dozetest.Readable(w.t, s.own.doze, 0) {
 			w.t.Error("the poller is told of what somebody looks for")
 		}
 		if !more() {
@@ -68,33 +68,14 @@ const patience = time.Minute
 
 // arrived waits until the kernel has something for s.
 func arrived(t *testing.T, s *Socket) {
-	if !readable(t, s.own.raw, patience) {
+	if !dozetest.Readable(t, s.own.raw, patience) {
 		t.Error("nothing has come")
 	}
 }
 
-// readable waits for something to read from what is behind c, for at most d.
-func readable(t *testing.T, c interface{ Control(func(uintptr)) error }, d time.Duration) bool {
-	n := 0
-	err := c.Control(func(fd uintptr) {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		err := error(unix.EINTR)
-		for err == unix.EINTR { // by signals of Go's scheduler
-			n, err = unix.Poll(p, int(d.Milliseconds()))
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	return n > 0
-}
-
 // While who has received looks for more, nobody is woken for what comes: it is found by looking.
 // What is there when the looking ends is received, and so is what comes later.
-func TestGate(t *testing.T) {
+func TestDoze(t *testing.T) {
 	w := &watched{t: t, heard: make(chan string, 1)}
 	s, err := Open(netip.MustParseAddr("127.77.5.4"), 14792, w)
 	if err != nil {
