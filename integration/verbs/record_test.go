@@ -1,0 +1,162 @@
+package verbs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	recording "github.com/vrnic/vrnic/vnic/record"
+)
+
+// What a recording is of, and the programs that run meanwhile.
+var recordings = []struct {
+	name string
+	roce bool
+	run  func(t *testing.T, top *topology)
+	kind string // of the engines that are looked at
+}{
+	{"rping", false, jobOf(job{server: "rping -s -a ADDR -p PORT -C 5", client: "rping -c -a ADDR " +
+		"-p PORT -C 5"}), recording.StartUp},
+	{"rping over SCTP", false, jobOf(job{server: "rping -s -a ADDR -p PORT -C 5", client: "rping -c " +
+		"-a ADDR -p PORT -C 5", env: []string{"VRNIC_CM=transport=sctp"}}), recording.SCTPEndpoint},
+	{"rping on RoCE", true, jobOf(job{server: "rping -s -a ADDR -p PORT -C 5", client: "rping -c " +
+		"-a ADDR -p PORT -C 5"}), recording.ConnManager},
+	{"ucmatose on RoCE", true, jobOf(job{server: "ucmatose -b ADDR -p PORT -c 10",
+		client: "ucmatose -s ADDR -p PORT -c 10"}), recording.ConnManager},
+	{"ibv_ud_pingpong", true, func(t *testing.T, top *topology) {
+		top.runNumbered(t, &numbered{words: "ibv_ud_pingpong -p PORT -g 1 -n 50"})
+	}, recording.DatagramQP},
+}
+
+func jobOf(j job) func(*testing.T, *topology) {
+	return func(t *testing.T, top *topology) { top.run(t, &j, 0) }
+}
+
+// What programs' connections do, and all that sets them up, is played again without a difference; an
+// octet of what an engine has sent that is another in the recording is found, and told with whose it
+// is.
+func TestRecord(t *testing.T) {
+	need(t, "rping", "ucmatose", "ibv_ud_pingpong")
+	for _, tt := range recordings {
+		t.Run(tt.name, func(t *testing.T) {
+			make := twoDevices
+			if tt.roce {
+				make = roceTopologies[1].make
+			}
+			top := make(t)
+			d := top.server.in(t).daemon
+			b := d.recorded(t, func() { tt.run(t, top) })
+			out, ok := replay(t, b)
+			if !ok || !strings.HasSuffix(out, ": no difference\n") {
+				t.Fatalf("it differs: %s", out)
+			}
+			bad, whose, calls := spoiled(t, b, tt.kind)
+			if calls < 5 {
+				t.Errorf("%d calls of engines of kind %s", calls, tt.kind)
+			}
+			out, ok = replay(t, bad)
+			if ok || strings.Count(out, "difference: ") != 1 ||
+				!strings.Contains(out, "difference: "+whose.String()+", call ") ||
+				!strings.Contains(out, "octet ") {
+				t.Errorf("an octet of %v is another: %s", whose, out)
+			}
+		})
+	}
+}
+
+// recorded is the recording of all devices of d while f runs.
+func (d *daemon) recorded(t *testing.T, f func()) []byte {
+	t.Helper()
+	conn, err := d.client.Record(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var b bytes.Buffer
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := recording.Copy(&b, conn, 1<<30)
+		done <- err
+	}()
+	f()
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// replay is what `vrnic replay` says of b; ok: its exit status is 0.
+func replay(t *testing.T, b []byte) (out string, ok bool) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rec")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.Command(program, "replay", path).CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		t.Fatalf("%v: %s", err, said)
+	}
+	return string(said), err == nil
+}
+
+// spoiled is b with another octet in something that an engine of that kind has sent, whose it is,
+// and how many calls there are of such.
+func spoiled(t *testing.T, b []byte, kind string) (bad []byte, whose *recording.Subject, calls int) {
+	t.Helper()
+	in, err := recording.NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.IndexByte(b, '\n') + 1
+	frame := func() (content []byte) {
+		n, k := binary.Uvarint(b[at:])
+		content = b[at+k:][:n]
+		at += k + int(n) + 4
+		return content
+	}
+	frame() // which NewReader has read
+	for {
+		rec, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := frame()
+		if rec.Subject == nil || rec.Subject.Kind != kind || rec.Opened {
+			continue
+		}
+		calls++
+		for i := range rec.Steps {
+			s := &rec.Steps[i]
+			name := s.Op.String()
+			if bad != nil || name != "returns" && name != "sends" || len(s.Octets) < 16 {
+				continue
+			}
+			found := bytes.Index(content, s.Octets[:16])
+			if found < 0 {
+				continue
+			}
+			bad, whose = bytes.Clone(b), rec.Subject
+			c := bad[at-4-len(content):]
+			c[found+9] ^= 4
+			binary.LittleEndian.PutUint32(c[len(content):], crc32.Checksum(c[:len(content)],
+				crc32.MakeTable(crc32.Castagnoli)))
+		}
+	}
+	if bad == nil {
+		t.Fatalf("an engine of kind %s has sent nothing", kind)
+	}
+	return bad, whose, calls
+}
