@@ -39,7 +39,7 @@ func TestRecordReplay(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{[]string{three}, 0, []string{"of left, tcp from 10.1.0.1:", "2 engines, ",
+		{[]string{three}, 0, []string{"of left, tcp from 10.1.0.1:", "3 engines, ",
 			": no difference"}},
 		{[]string{"--step", three}, 0, []string{"post SEND wr", "call CREATE_QP"}},
 		{[]string{"--diff", three, three}, 0, []string{"no difference"}},

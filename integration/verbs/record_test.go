@@ -39,9 +39,9 @@ func jobOf(j job) func(*testing.T, *topology) {
 	return func(t *testing.T, top *topology) { top.run(t, &j, 0) }
 }
 
-// What programs' connections do, and all that sets them up, is played again without a difference; an
-// octet of what an engine has sent that is another in the recording is found, and told with whose it
-// is.
+// What programs do, and what sets up their connections, is played again without a difference. An
+// octet of what an engine has sent that is another in the recording is found, and told with whose
+// it is.
 func TestRecord(t *testing.T) {
 	need(t, "rping", "ucmatose", "ibv_ud_pingpong")
 	for _, tt := range recordings {
@@ -74,25 +74,36 @@ func TestRecord(t *testing.T) {
 // recorded is the recording of all devices of d while f runs.
 func (d *daemon) recorded(t *testing.T, f func()) []byte {
 	t.Helper()
+	end := d.record(t)
+	f()
+	return end()
+}
+
+// record begins a recording of all devices of d; end gives it.
+func (d *daemon) record(t *testing.T) (end func() []byte) {
+	t.Helper()
 	conn, err := d.client.Record(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	var b bytes.Buffer
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := recording.Copy(&b, conn, 1<<30)
 		done <- err
 	}()
-	f()
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
+	return func() []byte {
+		t.Helper()
+		defer conn.Close()
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }
 
 // replay is what `vrnic replay` says of b; ok: its exit status is 0.
@@ -103,7 +114,8 @@ func replay(t *testing.T, b []byte) (out string, ok bool) {
 		t.Fatal(err)
 	}
 	said, err := exec.Command(program, "replay", path).CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+	exit := (*exec.ExitError)(nil)
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		t.Fatalf("%v: %s", err, said)
 	}
 	return string(said), err == nil
@@ -111,7 +123,8 @@ func replay(t *testing.T, b []byte) (out string, ok bool) {
 
 // spoiled is b with another octet in something that an engine of that kind has sent, whose it is,
 // and how many calls there are of such.
-func spoiled(t *testing.T, b []byte, kind string) (bad []byte, whose *recording.Subject, calls int) {
+func spoiled(t *testing.T, b []byte, kind string) (bad []byte, whose *recording.Subject,
+	calls int) {
 	t.Helper()
 	in, err := recording.NewReader(bytes.NewReader(b))
 	if err != nil {

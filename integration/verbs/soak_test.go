@@ -1,8 +1,10 @@
 package verbs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
+	recording "github.com/vrnic/vrnic/vnic/record"
 )
 
 // What `make lab-soak` sets: for how long, and the seed; a test run is a smoke of some rounds.
@@ -51,6 +54,7 @@ type soakRound struct {
 	fault   string
 	kill    time.Duration // after this long; 0: not
 	check   bool
+	record  bool   // what is done is recorded, and played again
 	program uint64 // its seed
 	rounds  int
 }
@@ -64,17 +68,35 @@ func roundOf(seed uint64, n int) soakRound {
 	out := soakRound{dev: soakDevices[r.IntN(len(soakDevices))], net: soakNets[r.IntN(len(soakNets))],
 		fault: soakFaults[r.IntN(len(soakFaults))], check: r.IntN(2) == 0, program: r.Uint64(),
 		rounds: 10 + r.IntN(60)}
-	if strings.HasPrefix(out.dev, "r") {
-		// A retry of RoCE is one packet after some seconds: a burst takes as many of them as it has.
-		out.net, _, _ = strings.Cut(out.net, " burst")
+	if loss, _, ok := strings.Cut(out.net, " burst"); ok && out.onRoCE() {
+		out.net = loss + soakBurst
 	}
 	out.fault = strings.NewReplacer("DEV", out.dev+"0", "NTH",
 		fmt.Sprint(r.IntN(40))).Replace(out.fault)
 	if r.IntN(6) == 0 {
 		out.kill = time.Duration(1+r.IntN(400)) * time.Millisecond
 	}
+	out.record = r.IntN(3) == 0
 	return out
 }
+
+// onRoCE says that the devices are of RoCE.
+func (r soakRound) onRoCE() bool { return strings.HasPrefix(r.dev, "r") }
+
+// Of RoCE a retry is one packet, and a burst has a length in packets: it takes the retries of a
+// request that waits alone, one after the other, however long the timeouts between them are. So a
+// program on RoCE may find its retries exceeded in a burst: with bursts of four packets three of
+// four do. With rdma_cm's timeout, of which an adversary makes thrice as much, eight in a row are
+// 45 s; the program of such a round has a shorter one, and is patient with the connection manager,
+// which repeats its messages after 6 s.
+const (
+	soakBurst      = " burst 2"
+	soakACKTimeout = 14     // 67 ms
+	soakPatience   = 110000 // milliseconds, less than cLimit
+)
+
+// bursts says that such a burst may come.
+func (r soakRound) bursts() bool { return r.onRoCE() && strings.Contains(r.net, "burst") }
 
 // mayFail says that the program may end with an error, though never with wrong octets.
 func (r soakRound) mayFail() bool {
@@ -171,6 +193,14 @@ func (d *daemon) soak(t *testing.T, r soakRound) string {
 	i := slices.Index(soakDevices, r.dev)
 	env := append(q.env(), fmt.Sprintf("VT_SERVER=10.%d.0.2", 90+i), fmt.Sprintf("VT_CLIENT=10.%d.0.3",
 		90+i), fmt.Sprint("VT_SEED=", r.program), fmt.Sprint("VT_ROUNDS=", r.rounds))
+	if r.bursts() {
+		env = append(env, fmt.Sprint("VT_ACK_TIMEOUT=", soakACKTimeout), fmt.Sprint("VT_PATIENCE=",
+			soakPatience))
+	}
+	played := func() {}
+	if r.record {
+		played = q.replayed(t)
+	}
 	argv := []string{program, "exec"}
 	found := filepath.Join(t.TempDir(), "found")
 	if r.check {
@@ -192,6 +222,8 @@ func (d *daemon) soak(t *testing.T, r soakRound) string {
 		ended = "killed"
 	case r.mayFail():
 		ended = "by a fault"
+	case r.bursts() && strings.Contains(p.Output(), "transport retries exceeded"):
+		ended = "by a burst"
 	default:
 		t.Errorf("%s: %v\n%s", p, err, p.Output())
 	}
@@ -202,7 +234,33 @@ func (d *daemon) soak(t *testing.T, r soakRound) string {
 	if p.Ended() && !d.Ended() {
 		q.settle()
 	}
+	played()
 	return ended
+}
+
+// replayed begins a recording; what it returns ends it, and plays it again: nothing may differ.
+func (d *daemon) replayed(t *testing.T) (end func()) {
+	t.Helper()
+	stop := d.record(t)
+	return func() {
+		in, err := recording.NewReader(bytes.NewReader(stop()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := recording.NewPlayer(in.Meta)
+		for {
+			rec, err := in.Next()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, diff, err := p.Take(&rec); err != nil || diff != nil {
+				t.Errorf("played again: %v, %v", err, diff)
+			}
+		}
+	}
 }
 
 // lab changes what the network or the card does.

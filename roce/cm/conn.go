@@ -92,9 +92,9 @@ type Request struct {
 
 // Connect asks a peer for a connection. EventReplied, EventRejected or EventUnreachable follows.
 func (m *Manager) Connect(now time.Time, r *Request) (c *Conn, err error) {
-	err = m.noted(now, Call{Kind: CallConnect, What: r, Account: r.Account}, func() error {
+	err = m.made(now, Call{Kind: CallConnect, What: r, Account: r.Account}, func() (uint64, error) {
 		c, err = m.connect(now, r)
-		return err
+		return c.Number(), err
 	})
 	return c, err
 }
@@ -389,7 +389,7 @@ func (c *Conn) send(transaction uint64, msg mad.Message) {
 
 func (c *Conn) transmit(b []byte, a mad.Attribute) {
 	c.m.send(Packet{From: c.local, To: c.peer, TrafficClass: c.path.TrafficClass, Answers: !c.active,
-		MAD: b}, a)
+		Of: c.num, MAD: b}, a)
 }
 
 // begin sends a message that is repeated until it is answered.

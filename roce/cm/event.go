@@ -68,7 +68,9 @@ type Packet struct {
 	TrafficClass uint8
 	// Answers says that it is of what a peer has begun, who may be somebody else than it says.
 	Answers bool
-	MAD     []byte
+	// Of is the Number of the Conn, Lookup or Query that it is about; 0: of none.
+	Of  uint64
+	MAD []byte
 }
 
 // Stats count messages, each by its attribute less mad.AttrREQ.

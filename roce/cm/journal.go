@@ -13,7 +13,7 @@ type Journal interface {
 	MTU(code uint8) // Config.PathMTU has
 	Sent(p *Packet)
 	Told(e *Event)
-	End(err error) // of the call
+	End(made uint64, err error) // made is the Number of what the call has made; 0: nothing
 }
 
 // A CallKind says which call it is.
@@ -55,12 +55,19 @@ func (m *Manager) Note(j Journal) { m.journal = j }
 
 // noted makes a call.
 func (m *Manager) noted(now time.Time, c Call, f func() error) error {
-	if m.journal == nil {
-		return f()
+	return m.made(now, c, func() (uint64, error) { return 0, f() })
+}
+
+// made makes a call that makes something.
+func (m *Manager) made(now time.Time, c Call, f func() (uint64, error)) error {
+	j := m.journal
+	if j != nil {
+		j.Begin(now, &c)
 	}
-	m.journal.Begin(now, &c)
-	err := f()
-	m.journal.End(err)
+	n, err := f()
+	if j != nil {
+		j.End(n, err)
+	}
 	return err
 }
 

@@ -76,9 +76,9 @@ type ListenRequest struct {
 
 // Listen takes requests for a service. ErrInUse if there is a Listener of this service and address.
 func (m *Manager) Listen(now time.Time, r *ListenRequest) (l *Listener, err error) {
-	err = m.noted(now, Call{Kind: CallListen, What: r, Account: r.Account}, func() error {
+	err = m.made(now, Call{Kind: CallListen, What: r, Account: r.Account}, func() (uint64, error) {
 		l, err = m.listen(r)
-		return err
+		return l.Number(), err
 	})
 	return l, err
 }

@@ -37,9 +37,9 @@ type LookupRequest struct {
 
 // Lookup asks. EventFound follows, or EventUnreachable.
 func (m *Manager) Lookup(now time.Time, r *LookupRequest) (l *Lookup, err error) {
-	err = m.noted(now, Call{Kind: CallLookup, What: r, Account: r.Account}, func() error {
+	err = m.made(now, Call{Kind: CallLookup, What: r, Account: r.Account}, func() (uint64, error) {
 		l, err = m.lookUp(now, r)
-		return err
+		return l.Number(), err
 	})
 	return l, err
 }
@@ -64,7 +64,8 @@ func (m *Manager) lookUp(now time.Time, r *LookupRequest) (*Lookup, error) {
 }
 
 func (l *Lookup) ask(now time.Time) {
-	l.m.send(Packet{From: l.local, To: l.peer, TrafficClass: l.class, MAD: l.sent}, mad.AttrSIDRREQ)
+	l.m.send(Packet{From: l.local, To: l.peer, TrafficClass: l.class, Of: l.num,
+		MAD: l.sent}, mad.AttrSIDRREQ)
 	l.m.timers.set(&l.timer, now.Add(duration(cmTimeout)))
 }
 
@@ -208,7 +209,8 @@ func (q *Query) respond(now time.Time, a *Answer) error {
 }
 
 func (q *Query) send() {
-	q.m.send(Packet{From: q.local, To: q.key.peer, Answers: true, MAD: q.answer}, mad.AttrSIDRREP)
+	q.m.send(Packet{From: q.local, To: q.key.peer, Answers: true, Of: q.num,
+		MAD: q.answer}, mad.AttrSIDRREP)
 }
 
 func (q *Query) decided() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -26,11 +27,14 @@ const (
 	laneSent                  // messages of a connection that have octets
 	lanePlaced                // octets that came, in any number of pieces
 	laneFailed                // why a connection ended
+	laneStarted               // what MPA's start-up has come to
+	laneManaged               // what a connection's owner is told of it
 )
 
 var laneNames = [...]string{laneCalls: "call", lanePosted: "send request",
 	laneCompleted: "completion of a send request", laneReceived: "completion of a receive",
-	laneSent: "message", lanePlaced: "octets that are placed", laneFailed: "end"}
+	laneSent: "message", lanePlaced: "octets that are placed", laneFailed: "end",
+	laneStarted: "outcome", laneManaged: "event"}
 
 // A thing is one of a lane.
 type thing struct {
@@ -57,7 +61,9 @@ type Run struct {
 	count    map[laneKey]int    // of subjects, without n
 	lost     map[laneKey]bool   // of which there was no room for all, without a lane
 	messages map[message]*thing
-	room     int // for octets, and for things
+	objects  map[object]laneKey // of engines that have many connections
+	kinds    map[uint64]string  // of subjects
+	room     int                // for octets, and for things
 }
 
 // A message is a payload of a connection.
@@ -80,7 +86,8 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 	}
 	r := &Run{lanes: make(map[laneKey][]*thing), names: make(map[laneKey]string),
 		subjects: make(map[uint64]laneKey), count: make(map[laneKey]int), lost: make(map[laneKey]bool),
-		messages: make(map[message]*thing), room: runRoom}
+		messages: make(map[message]*thing), objects: make(map[object]laneKey),
+		kinds: make(map[uint64]string), room: runRoom}
 	for {
 		rec, err := f.Next()
 		switch {
@@ -96,7 +103,7 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 			k := laneKey{kind: s.Kind, device: s.Device}
 			r.count[k]++
 			k.n = r.count[k]
-			r.subjects[s.ID], r.names[k] = k, s.short()
+			r.subjects[s.ID], r.names[k], r.kinds[s.ID] = k, s.short(), s.Kind
 		}
 		if rec.Lost {
 			r.lost[r.subjects[rec.Subject.ID]] = true
@@ -110,9 +117,27 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 	}
 }
 
+// connection is the lane key of a connection that an engine has beside others: the n-th that
+// anything happens to.
+func (r *Run) connection(o object) laneKey {
+	k, ok := r.objects[o]
+	if !ok {
+		k = r.subjects[o.engine]
+		k.kind += " connection"
+		k.n = 0
+		r.count[k]++
+		k.n = r.count[k]
+		r.objects[o] = k
+		r.names[k] = fmt.Sprintf("%s, its connection %d", r.names[r.subjects[o.engine]], k.n)
+		r.lost[k] = r.lost[r.subjects[o.engine]]
+	}
+	return k
+}
+
 // add adds a thing to a lane of a subject.
-func (r *Run) add(id uint64, l lane, t thing) *thing {
-	k := r.subjects[id]
+func (r *Run) add(id uint64, l lane, t thing) *thing { return r.addTo(r.subjects[id], l, t) }
+
+func (r *Run) addTo(k laneKey, l lane, t thing) *thing {
 	k.lane = l
 	if r.lanes[k] == nil {
 		r.order = append(r.order, k)
@@ -140,6 +165,18 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 		say(laneReceived, "%d octets, immediate data %#x: %v", a[2], a[5], rdma.WCStatus(a[3]))
 	case opEnded:
 		say(laneFailed, "%s", s.Text)
+	case opStarted:
+		say(laneStarted, "%s", s.Text)
+	case opTold:
+		r.addTo(r.connection(object{id, a[1] | a[3] | a[4]}), laneManaged, thing{at: at,
+			words: fmt.Sprintf("%d, reason %d, status %d", a[0], a[13], a[14])})
+	case opSCTPEvent:
+		switch sctp.EventKind(a[0]) {
+		case sctp.EventUp, sctp.EventPeerShutdown, sctp.EventPeerError, sctp.EventDown:
+			r.addTo(r.connection(object{id, a[1]}), laneManaged, thing{at: at,
+				words: fmt.Sprintf("%d %s", a[0], s.Text)})
+		default: // when there is which hangs on how packets come
+		}
 	}
 	if !octets {
 		return
@@ -159,7 +196,12 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 			m.octets = append(m.octets, s.Octets[n:]...)
 			r.room -= len(s.Octets) - n
 		}
-	case opPlaceWrite, opPlaceReceive, opPlaceRead, opPlaceAnswer, opFillReceive, opFillWrite:
+	case opFillReceive:
+		if r.kinds[id] == DatagramQP && a[0] == 0 { // the network's header
+			return
+		}
+		fallthrough
+	case opPlaceWrite, opPlaceReceive, opPlaceRead, opPlaceAnswer, opFillWrite:
 		if len(s.Octets) > 0 {
 			r.add(id, lanePlaced, thing{at: at, octets: slices.Clone(s.Octets)})
 		}

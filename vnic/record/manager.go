@@ -105,7 +105,8 @@ func (j *Manager) step(op Op, octets []byte, text string, args ...uint64) {
 
 // Sent implements cm.Journal.
 func (j *Manager) Sent(p *cm.Packet) {
-	j.step(opSentMAD, p.MAD, pairText(p.From, p.To), uint64(p.TrafficClass), bit(p.Answers))
+	j.step(opSentMAD, p.MAD, pairText(p.From, p.To), uint64(p.TrafficClass), bit(p.Answers),
+		p.Of)
 }
 
 // Told implements cm.Journal.
@@ -120,9 +121,9 @@ func (j *Manager) Told(e *cm.Event) {
 }
 
 // End implements cm.Journal.
-func (j *Manager) End(err error) {
+func (j *Manager) End(made uint64, err error) {
 	if j.on {
-		j.t.done(0, nil, err)
+		j.t.done(made, nil, err)
 	}
 }
 

@@ -274,7 +274,7 @@ var opInfos = func() (t [numOps]opInfo) {
 	}
 	def(opDrew, "Rand", "n!", "", m)
 	def(opMTU, "PathMTU", "code", "", m)
-	def(opSentMAD, "sends", "class answers", "ot", m)
+	def(opSentMAD, "sends", "class answers of", "ot", m)
 	def(opTold, "tells", "event conn listener query lookup resources depth rnr-retries retries "+
 		"flow-control srq qpn qkey! reason status timed-out", "ot", m)
 
@@ -288,7 +288,7 @@ var opInfos = func() (t [numOps]opInfo) {
 	def(opAdmitted, "AdmitAdaptation", "ok", "", a)
 	def(opSCTPPacket, "sends", "df encap", "ot", a)
 	def(opSCTPEvent, "tells", "event association acked inbound path message stream ssn ppid tsn "+
-		"unordered missing octets", "t", a)
+		"unordered missing octets local remote", "t", a)
 	return t
 }()
 

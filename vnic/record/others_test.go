@@ -247,3 +247,102 @@ func TestReplayOthers(t *testing.T) {
 		t.Log(all)
 	}
 }
+
+// What sets up connections, and datagrams, can be compared between two runs.
+func TestDiffOthers(t *testing.T) {
+	read := func(b []byte) *Run {
+		t.Helper()
+		r, err := ReadRun(bytes.NewReader(b), true, func(op uint16) string { return fmt.Sprint(op) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	b := others(t)
+	if s := First(read(b), read(others(t))); s != "" {
+		t.Errorf("the same: %s", s)
+	}
+	for _, tt := range []struct {
+		name string
+		f    func(s *Step) bool
+		want string
+	}{
+		{"a start-up", func(s *Step) bool {
+			if s.Op != opStarted {
+				return false
+			}
+			s.Text = "another"
+			return true
+		}, "outcome 1: "},
+		{"an event", func(s *Step) bool {
+			if s.Op != opTold {
+				return false
+			}
+			s.Args[13] = 77
+			return true
+		}, "reason 77"},
+		{"an octet of a datagram", func(s *Step) bool {
+			if s.Op != opFillReceive || s.Args[0] == 0 {
+				return false
+			}
+			s.Octets[2] ^= 1
+			return true
+		}, "octet 2 of all"},
+		{"the end of an association", func(s *Step) bool {
+			if s.Op != opSCTPEvent || sctp.EventKind(s.Args[0]) != sctp.EventDown {
+				return false
+			}
+			s.Text = "aborted"
+			return true
+		}, "its connection 1, event 2: "},
+	} {
+		if s := First(read(b), read(change(t, b, tt.f))); !strings.Contains(s, tt.want) {
+			t.Errorf("%s: %q is without %q", tt.name, s, tt.want)
+		}
+	}
+}
+
+// What is about one queue pair is found, be it with those of others in one engine.
+func TestAbout(t *testing.T) {
+	b := others(t)
+	for qpn, want := range map[uint32]map[string]int{
+		3:  {StartUp: 2},     // the Initiator's
+		4:  {StartUp: 4},     // the Responder's, before that is known, too
+		20: {ConnManager: 6}, // who asks
+		21: {ConnManager: 6}, // who accepts
+		10: {DatagramQP: 3}, 99: {},
+	} {
+		in, err := NewReader(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := ReadAbout(in, qpn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int{}
+		if in, err = NewReader(bytes.NewReader(b)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			rec, err := in.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rec.Subject != nil && len(rec.Steps) > 0 && a.Has(&rec) {
+				got[rec.Subject.Kind]++
+			}
+		}
+		for k, n := range want {
+			if got[k] < n {
+				t.Errorf("QP %d: %d records of kind %s, want %d", qpn, got[k], k, n)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("QP %d: %v, want %v", qpn, got, want)
+		}
+	}
+}

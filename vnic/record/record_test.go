@@ -594,6 +594,10 @@ func FuzzReplay(f *testing.F) {
 		if fmt.Sprint(o) != fmt.Sprint(again) {
 			t.Errorf("%+v\nand then\n%+v", o, again)
 		}
+		if in, err := NewReader(bytes.NewReader(b)); err == nil {
+			_, _ = ReadAbout(in, 3)
+		}
+		_, _ = ReadRun(bytes.NewReader(b), true, func(uint16) string { return "" })
 	})
 }
 

@@ -98,9 +98,11 @@ func (j *SCTP) End(r *sctp.Result) {
 		if e.Addr.IsValid() {
 			addr = e.Addr.String()
 		}
+		local, remote := e.Assoc.Ports()
 		j.t.step(opSCTPEvent, nil, fmt.Sprint(addr, textOf(e.Err)), uint64(e.Kind), e.Assoc.Number(),
 			e.Acked, bit(e.Inbound), uint64(e.Path), m.Number(), uint64(m.Stream), uint64(m.SSN),
-			uint64(m.PPID), uint64(m.TSN), bit(m.Unordered), uint64(m.Missing), uint64(m.Len()))
+			uint64(m.PPID), uint64(m.TSN), bit(m.Unordered), uint64(m.Missing), uint64(m.Len()),
+			uint64(local), uint64(remote))
 	}
 	j.t.done(r.N, nil, r.Err)
 }

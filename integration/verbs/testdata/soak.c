@@ -94,8 +94,8 @@ static void mix(void)
 	state = strtoull(getenv("VT_SEED"), NULL, 10);
 	rounds = (uint32_t)atoi(getenv("VT_ROUNDS"));
 	setvbuf(stdout, NULL, _IONBF, 0);
-	vt_open(&p, &(struct vt_opts){ .srq = any(2), .channel = any(2), .one_cq = any(2),
-				  .retries = 7 });
+	vt_open(&p, &(struct vt_opts){ .srq = any(2), .channel = any(2), .one_cq = any(2), .retries = 7,
+				  .ack_timeout = getenv("VT_ACK_TIMEOUT") ? atoi(getenv("VT_ACK_TIMEOUT")) : 0 });
 	printf("connected\n");
 	for (round = 1; round <= rounds; round++)
 		ops[any(sizeof(ops) / sizeof(ops[0]))](round);

@@ -74,6 +74,13 @@ uint64_t vt_now_ms(void)
 	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
 }
 
+int vt_patience(void)
+{
+	const char *ms = getenv("VT_PATIENCE");
+
+	return ms ? atoi(ms) : 30000;
+}
+
 bool vt_readable(int fd, int ms)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -234,6 +241,11 @@ void vt_open(struct vt_pair *p, const struct vt_opts *o)
 	vt_resolve(p, &p->a, rdma_get_src_port(p->listen));
 	vt_objects(&p->a, o, false);
 	vt_qp(&p->a, o);
+	if (o->ack_timeout) {
+		uint8_t code = (uint8_t)o->ack_timeout;
+
+		CHECK_EQ(rdma_set_option(p->a.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof(code)), 0);
+	}
 	CHECK_EQ(rdma_connect(p->a.id, &param), 0);
 
 	ev = vt_event(p->lch, RDMA_CM_EVENT_CONNECT_REQUEST);

@@ -72,8 +72,9 @@ void vt_fail(const char *file, int line, const char *format, ...) __attribute__(
 				strerror(e_), #want);                                                         \
 	} while (0)
 
-/* How long anything may take that must happen, in milliseconds. */
-#define VT_PATIENCE 30000
+/* How long anything may take that must happen, in milliseconds: half a minute, or $VT_PATIENCE. */
+int vt_patience(void);
+#define VT_PATIENCE vt_patience()
 
 uint64_t vt_now_ms(void);
 bool vt_readable(int fd, int ms);
@@ -85,6 +86,7 @@ struct vt_opts {
 	int access;			 /* of its region; 0: all that is not atomic or a window's */
 	int ird, ord;			 /* 0: 16 */
 	int retries;			 /* of RoCE, after a timeout and after RNR */
+	int ack_timeout;		 /* of RoCE, RDMA_OPTION_ID_ACK_TIMEOUT; 0: rdma_cm's */
 	bool channel;			 /* the CQs have a completion channel */
 	bool one_cq;			 /* for sends and receives */
 	bool srq;			 /* b's receives come from an SRQ */

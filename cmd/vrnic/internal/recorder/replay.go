@@ -31,7 +31,7 @@ func ReplayCommand(t *Tools) *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "step", Usage: "show each thing that happens"},
 			&cli.UintFlag{Name: "qp", DefaultText: "all",
-				Usage: "with --step: only what is of queue pair `N`"},
+				Usage: "with --step: only what is of queue pair `N`, or was done to connect it"},
 			&cli.Uint64Flag{Name: "until", DefaultText: "the end",
 				Usage: "end behind number `N`, as --step has it"},
 			&cli.BoolFlag{Name: "diff", Usage: "print the first difference of two recordings"},
@@ -108,7 +108,7 @@ var zeros = regexp.MustCompile(`([\[ ])0(?: 0){3,}\]`)
 type player struct {
 	out   *bufio.Writer
 	steps bool
-	qpn   uint32 // 0: all
+	about *record.About // what is shown; nil: all
 	text  record.Text
 	play  *record.Player
 	conns []*played
@@ -136,8 +136,16 @@ func (t *Tools) replay(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	p := player{out: bufio.NewWriter(c.App.Writer), steps: c.Bool("step"), qpn: uint32(c.Uint("qp")),
+	p := player{out: bufio.NewWriter(c.App.Writer), steps: c.Bool("step"),
 		text: record.Text{Call: callText}, play: record.NewPlayer(in.Meta), of: make(map[uint64]*played)}
+	if qpn := uint32(c.Uint("qp")); p.steps && qpn != 0 {
+		if p.about, err = record.ReadAbout(in, qpn); err != nil {
+			return err
+		}
+		if in, err = again(f); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(p.out, "recorded at %s by vrnic %q: %q\n", in.Meta.Began.Format("2006-01-02 15:04:05"),
 		in.Meta.Version, in.Meta.Devices) // errors are Flush's
 	cut, err := p.all(in, c.Uint64("until"))
@@ -154,6 +162,14 @@ func (t *Tools) replay(c *cli.Context) error {
 	return nil
 }
 
+// again reads a recording from its beginning.
+func again(f *os.File) (*record.Reader, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("--qp reads a recording twice: %w", err)
+	}
+	return record.NewReader(f)
+}
+
 // all plays until the end, or number until, if that is not 0. cut: why there is no end.
 func (p *player) all(in *record.Reader, until uint64) (cut, err error) {
 	for n := uint64(1); until == 0 || n <= until; n++ {
@@ -166,7 +182,7 @@ func (p *player) all(in *record.Reader, until uint64) (cut, err error) {
 		case err != nil:
 			return nil, err
 		}
-		if p.steps && (p.qpn == 0 || rec.Subject != nil && rec.Subject.QPN == p.qpn) {
+		if p.steps && (p.about == nil || p.about.Has(&rec)) {
 			for i, line := range p.text.Lines(&rec) {
 				if i == 0 {
 					fmt.Fprintf(p.out, "%6d %12.6f  %s\n", n, rec.At.Seconds(), line)

@@ -1,0 +1,158 @@
+package record
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+
+	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/roce/cm"
+)
+
+// About says what of a recording is about one queue pair: beside its own engines the start-up of
+// its connection, and what the connection manager and SCTP of its device have done for that. A QP
+// may share an association with others.
+type About struct {
+	subjects map[uint64]bool
+	objects  map[object]bool // connections, associations and messages
+	ports    map[ports]bool  // of associations
+}
+
+// An object is one of an engine that has many.
+type object struct{ engine, number uint64 }
+
+// ports are those of an association, at a device.
+type ports struct {
+	device        string
+	local, remote uint16
+}
+
+// ReadAbout reads a recording, as far as it goes.
+func ReadAbout(in *Reader, qpn uint32) (*About, error) {
+	a := &About{subjects: map[uint64]bool{}, objects: map[object]bool{}, ports: map[ports]bool{}}
+	associations := map[object]ports{}
+	messages := map[object]uint64{} // the association of each
+	for {
+		rec, err := in.Next()
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, ErrCut):
+			for o, p := range associations {
+				if a.ports[p] {
+					a.objects[o] = true
+				}
+			}
+			for o, n := range messages {
+				if a.objects[object{o.engine, n}] {
+					a.objects[o] = true
+				}
+			}
+			return a, nil
+		case err != nil:
+			return nil, err
+		}
+		s := rec.Subject
+		switch {
+		case s == nil:
+		case s.QPN == qpn && s.Kind != Session:
+			a.own(s)
+		case s.Kind == ConnManager && len(rec.Steps) > 0:
+			for _, n := range managed(rec.Steps, qpn) {
+				a.objects[object{s.ID, n}] = true
+			}
+		case s.Kind == SCTPEndpoint:
+			for i := range rec.Steps {
+				if e := &rec.Steps[i]; e.Op == opSCTPEvent {
+					associations[object{s.ID, e.Args[1]}] = ports{s.Device, uint16(e.Args[13]),
+						uint16(e.Args[14])}
+					messages[object{s.ID, e.Args[5]}] = e.Args[1]
+				}
+			}
+		}
+	}
+}
+
+// own notes what is the queue pair's alone, and between which ports its connection is.
+func (a *About) own(s *Subject) {
+	a.subjects[s.ID] = true
+	local, err := netip.ParseAddrPort(s.Local)
+	remote, e := netip.ParseAddrPort(s.Remote)
+	if err == nil && e == nil && s.Transport == "sctp" {
+		a.ports[ports{s.Device, local.Port(), remote.Port()}] = true
+	}
+}
+
+// managed are the connections that a call of a connection manager is to make of queue pair qpn, or
+// that it has as the recording begins.
+func managed(steps []Step, qpn uint32) (numbers []uint64) {
+	var r struct{ QPN uint32 }
+	var number uint64
+	call, last := &steps[0], &steps[len(steps)-1]
+	switch {
+	case call.Op == opRestore:
+		var s cm.State
+		if json.Unmarshal(call.Octets, &s) == nil {
+			for i := range s.Conns {
+				if s.Conns[i].QPN == qpn {
+					numbers = append(numbers, s.Conns[i].Number)
+				}
+			}
+		}
+		return numbers
+	case call.Op == opManager+Op(cm.CallConnect) && last.Op == opReturn:
+		number = last.Args[0]
+	case call.Op == opManager+Op(cm.CallAccept):
+		number = call.Args[1]
+	default:
+		return nil
+	}
+	if json.Unmarshal([]byte(call.Text), &r) == nil && r.QPN == qpn {
+		numbers = append(numbers, number)
+	}
+	return numbers
+}
+
+// Has says whether rec is about the queue pair, or about the recording itself.
+func (a *About) Has(rec *Record) bool {
+	s := rec.Subject
+	if s == nil || a.subjects[s.ID] {
+		return true
+	}
+	for i := range rec.Steps {
+		if a.step(s, &rec.Steps[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *About) step(s *Subject, step *Step) bool {
+	var numbers []uint64
+	switch op := step.Op; {
+	case op == opTold:
+		numbers = step.Args[1:2]
+	case op == opSentMAD:
+		numbers = step.Args[2:]
+	case op == opSCTPEvent:
+		numbers = step.Args[1:2]
+	case op == opSCTP+Op(sctp.CallInput), op == opSCTPPacket:
+		b := step.Octets
+		if len(b) < 4 {
+			return false
+		}
+		from, to := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+		return a.ports[ports{s.Device, from, to}] || a.ports[ports{s.Device, to, from}]
+	case op >= opManager && op <= opManager+Op(cm.CallAnswer),
+		op >= opSCTP && op <= opSCTP+Op(sctp.CallRelease):
+		numbers = step.Args[1:2]
+	case op == opReturn && (s.Kind == ConnManager || s.Kind == SCTPEndpoint):
+		numbers = step.Args[:1]
+	}
+	for _, n := range numbers {
+		if n != 0 && a.objects[object{s.ID, n}] {
+			return true
+		}
+	}
+	return false
+}
