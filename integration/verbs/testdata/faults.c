@@ -6,6 +6,13 @@
 
 static struct vt_pair p;
 
+/* A number that the test has given. */
+static int asked(const char *name)
+{
+	CHECK(getenv(name));
+	return atoi(getenv(name));
+}
+
 static void write_one(uint64_t id, enum ibv_wc_status want)
 {
 	vt_rdma(&p.a, id, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
@@ -39,6 +46,22 @@ static void status(void)
 	over();
 }
 
+/* Any operation, and any status. */
+static void operation(void)
+{
+	enum ibv_wr_opcode op = asked("VT_OP");
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	if (op == IBV_WR_SEND) {
+		vt_recv(&p.b, 1, 0, 64);
+		vt_send(&p.a, 1, 0, 64);
+	} else {
+		vt_rdma(&p.a, 1, op, 0, op < IBV_WR_ATOMIC_CMP_AND_SWP ? 64 : 8, &p.b, 0);
+	}
+	vt_wc(p.a.scq, 1, asked("VT_WANT"), -1);
+	over();
+}
+
 static void received(void)
 {
 	vt_open(&p, &(struct vt_opts){ 0 });
@@ -60,6 +83,18 @@ static void terminate(void)
 	vt_wc(p.a.scq, 2, IBV_WC_WR_FLUSH_ERR, -1);
 	vt_wc(p.b.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
 	vt_async(p.b.qp, IBV_EVENT_QP_FATAL);
+	over();
+}
+
+/* The connection of a message ends, whatever has become of that. */
+static void cut(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_recv(&p.b, 2, 0, 64);
+	vt_send(&p.a, 2, 0, 64);
+	vt_poll(p.a.scq);
+	vt_poll(p.b.rcq);
 	over();
 }
 
@@ -111,6 +146,26 @@ static void cq(void)
 	vt_open(&p, &(struct vt_opts){ 0 });
 	write_one(1, IBV_WC_SUCCESS);
 	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
+	event(p.a.id->verbs, IBV_EVENT_CQ_ERR);
+	over();
+}
+
+static void received_cq(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	one_message(1);
+	vt_recv(&p.b, 2, 0, 64);
+	vt_send(&p.a, 2, 0, 64);
+	event(p.b.id->verbs, IBV_EVENT_CQ_ERR);
+	over();
+}
+
+static void cqs(void)
+{
+	vt_open(&p, &(struct vt_opts){ 0 });
+	write_one(1, IBV_WC_SUCCESS);
+	puts("opened");
+	CHECK_EQ(getchar(), '\n');
 	event(p.a.id->verbs, IBV_EVENT_CQ_ERR);
 	over();
 }
@@ -220,13 +275,50 @@ static void nomem(void)
 	CHECK_EQ(ibv_close_device(c), 0);
 }
 
+/* Of each kind the first one fails whose call is $VT_CALL, and the one behind it is there. */
+static void call(void)
+{
+	static char buf[4096];
+	struct ibv_context *c = vt_open_device();
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_qp_init_attr attr = { .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct ibv_qp *qp;
+
+#define MAKE(which, object, call)                                \
+	do {                                                     \
+		if (!strcmp(getenv("VT_CALL"), which))           \
+			CHECK_NULL(call, asked("VT_WANT"));       \
+		CHECK(object = call);                            \
+	} while (0)
+	CHECK(getenv("VT_CALL"));
+	MAKE("alloc_pd", pd, ibv_alloc_pd(c));
+	MAKE("create_cq", cq, ibv_create_cq(c, 8, NULL, NULL, 0));
+	MAKE("create_srq", srq, ibv_create_srq(pd, &srq_attr));
+	MAKE("reg_mr", mr, ibv_reg_mr(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE));
+	MAKE("alloc_mw", mw, ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+	attr.send_cq = attr.recv_cq = cq;
+	MAKE("create_qp", qp, ibv_create_qp(pd, &attr));
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+	CHECK_EQ(ibv_dealloc_mw(mw), 0);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(ibv_destroy_srq(srq), 0);
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
 /* Of RoCE: what is asked for behind the first message is refused. */
 static void nak(void)
 {
 	vt_open(&p, &(struct vt_opts){ 0 });
 	one_message(1);
 	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 64, &p.b, 0);
-	vt_wc(p.a.scq, 2, IBV_WC_REM_OP_ERR, -1);
+	vt_wc(p.a.scq, 2, asked("VT_WANT"), -1);
 	CHECK(vt_state(p.a.qp) != IBV_QPS_RTS);
 	vt_disconnect(&p);
 	vt_free(&p);
@@ -242,6 +334,18 @@ static void doorbell(void)
 	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 64, 64, &p.b, 64);
 	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
 	vt_wc(p.a.scq, 2, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+	vt_close(&p);
+}
+
+/* The card sees a request so many milliseconds later. */
+static void late(void)
+{
+	uint64_t begun;
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	begun = vt_now_ms();
+	write_one(1, IBV_WC_SUCCESS);
+	CHECK(vt_now_ms() - begun >= (uint64_t)asked("VT_WANT"));
 	vt_close(&p);
 }
 
@@ -263,19 +367,9 @@ static void refused(enum rdma_cm_event_type want, int status)
 	vt_close(&p);
 }
 
-static void connect_reject(void)
+static void connecting(void)
 {
-	refused(RDMA_CM_EVENT_REJECTED, -ECONNRESET);
-}
-
-static void connect_timeout(void)
-{
-	refused(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
-}
-
-static void connect_stale(void)
-{
-	refused(RDMA_CM_EVENT_REJECTED, 10);
+	refused(asked("VT_EVENT"), asked("VT_WANT"));
 }
 
 static const struct vt_case cases[] = {
@@ -283,7 +377,8 @@ static const struct vt_case cases[] = {
 	{ "keys", keys }, { "cq", cq }, { "port", port }, { "gid", gid }, { "fatal", fatal }, { "gone", gone },
 	{ "quiet", quiet },
 	{ "nomem", nomem }, { "nak", nak }, { "doorbell", doorbell },
-	{ "connect_reject", connect_reject }, { "connect_timeout", connect_timeout }, { "connect_stale", connect_stale },
+	{ "connecting", connecting }, { "operation", operation }, { "call", call }, { "late", late },
+	{ "cut", cut }, { "received_cq", received_cq }, { "cqs", cqs },
 	{ NULL, NULL },
 };
 
