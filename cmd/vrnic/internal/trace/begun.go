@@ -45,8 +45,8 @@ func (b *Begun) Before(p *capture.Packet, is *capture.Parsed, from, to *capture.
 		q, out, in = to, in, out
 	}
 	old := !is.SYN && !isStart(is.Payload)
-	if old && (q == nil || q.Transport != "tcp" || len(is.Payload) <= headLen ||
-		!begins(is.Payload)) {
+	// Also in front of a packet without octets: behind it they would have been sent again.
+	if old && (q == nil || q.Transport != "tcp" && q.Transport != "loop" || !begins(is.Payload)) {
 		return nil, nil
 	}
 	if len(b.seen) == maxBegun {

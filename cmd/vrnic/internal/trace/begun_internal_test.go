@@ -36,7 +36,7 @@ func segment(t *testing.T, a, b netip.AddrPort, syn bool, payload []byte) *captu
 	return &capture.Packet{Data: buf.Bytes(), In: true, Port: 3}
 }
 
-// The first FPDU that is seen of a connection has a Request and a Reply before it, whose octets end
+// The first packet that is seen of a connection has a Request and a Reply before it, whose octets end
 // where the two directions go on; nothing else has, and nothing behind it.
 func TestBegun(t *testing.T) {
 	fpdu := []byte{0, 18, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -55,6 +55,7 @@ func TestBegun(t *testing.T) {
 		"from one of ours": {a: a4, b: b4, payload: fpdu, from: iwarpQP, made: true},
 		"to one of ours":   {a: b4, b: a4, payload: fpdu, to: iwarpQP, made: true},
 		"IPv6":             {a: a6, b: b6, payload: fpdu, from: iwarpQP, made: true},
+		"no octets":        {a: a4, b: b4, from: iwarpQP, made: true},
 		"markers out": {a: a4, b: b4, payload: fpdu, made: true, answer: true,
 			from: &capture.QP{Transport: "tcp", Markers: "out"}},
 		"markers into ours": {a: a4, b: b4, payload: fpdu, made: true, answer: true,
