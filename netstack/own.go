@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"net/netip"
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -78,6 +79,42 @@ func (m *mirror) HandlePacket(pkt *stack.PacketBuffer) {
 	m.l.at.Show(f)
 	f.Release()
 }
+
+// ShowTCP has who looks at the stack's port of the switch see a segment of TCP between two of its
+// addresses that nobody sends.
+func (s *Stack) ShowTCP(from, to netip.AddrPort, seq, ack uint32, payload []byte) {
+	ipLen := header.IPv4MinimumSize
+	if from.Addr().Is6() {
+		ipLen = header.IPv6MinimumSize
+	}
+	l, l4 := s.link, frame.EtherHeaderLen+ipLen
+	octets := make([]byte, l4+header.TCPMinimumSize, l4+header.TCPMinimumSize+len(payload))
+	octets = append(octets, payload...)
+	header.Ethernet(octets).Encode(&header.EthernetFields{SrcAddr: l.LinkAddress(),
+		DstAddr: l.LinkAddress(), Type: gvconv.Protocol(from.Addr())})
+	src, dst := gvconv.Addr(from.Addr()), gvconv.Addr(to.Addr())
+	var ip header.Network
+	if ip4 := header.IPv4(octets[frame.EtherHeaderLen:]); from.Addr().Is4() {
+		ip4.Encode(&header.IPv4Fields{TotalLength: uint16(len(ip4)), TTL: shownTTL,
+			Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
+		ip4.SetChecksum(^ip4.CalculateChecksum())
+		ip = ip4
+	} else {
+		ip6 := header.IPv6(ip4)
+		ip6.Encode(&header.IPv6Fields{PayloadLength: uint16(len(ip6) - ipLen), HopLimit: shownTTL,
+			TransportProtocol: header.TCPProtocolNumber, SrcAddr: src, DstAddr: dst})
+		ip = ip6
+	}
+	header.TCP(octets[l4:]).Encode(&header.TCPFields{SrcPort: from.Port(), DstPort: to.Port(),
+		SeqNum: seq, AckNum: ack, DataOffset: header.TCPMinimumSize,
+		Flags: header.TCPFlagAck | header.TCPFlagPsh, WindowSize: 1<<16 - 1})
+	f := frame.New(octets, l.unsummed(octets, l4, ip))
+	l.at.Show(f)
+	f.Release()
+}
+
+// shownTTL is gVisor's.
+const shownTTL = 64
 
 // unsummed makes a segment of TCP that has not left the stack, and has no checksum, one whose
 // checksum is to be made, and which is to be cut if it is longer than the link takes.

@@ -56,7 +56,11 @@ type Config struct {
 	// ForceWire sends also what stays on this device, or is between it and those beside it, through
 	// the Network.
 	ForceWire bool
-	Log       *slog.Logger // nil: none
+	// OnCopied is shown what a queue pair of an iWARP device sends to another one there as a DDP
+	// segment through memory, while WatchCopies has it be. It must not wait, nor keep the segment.
+	// nil: nobody looks.
+	OnCopied func(from, to netip.AddrPort, segment []byte)
+	Log      *slog.Logger // nil: none
 }
 
 // Limits are what one context may have. A field of 0 asks for the default.

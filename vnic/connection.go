@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -251,6 +252,24 @@ func (c *connectable) OverLoop(n cm.Connection, peer cm.QP, other cm.Connection)
 		}
 	}
 	return &candidate{(*QP)(c), x, true, info(n)}, &candidate{(*QP)(p), y, true, info(other)}, nil
+}
+
+// WatchCopies has the Config's OnCopied be shown what queue pairs of d send to each other through
+// memory, until stop is called. Connections that copy from one program's memory to the other's go
+// through memory of d from now on, and stay so.
+func (d *Device) WatchCopies() (stop func()) {
+	if d.cfg.OnCopied == nil {
+		return func() {}
+	}
+	d.copiesShown.Add(1)
+	for _, qp := range d.qpList() {
+		qp.callAsync(func() {
+			if qp.link != nil {
+				qp.link.ShowCopies()
+			}
+		})
+	}
+	return sync.OnceFunc(func() { d.copiesShown.Add(-1) })
 }
 
 // A candidate is a link that qp does not have yet.

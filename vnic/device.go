@@ -47,7 +47,8 @@ type Device struct {
 
 	roce *adapter // nil: a device of iWARP
 
-	watched atomic.Int32 // by so many, see Watch
+	watched     atomic.Int32 // by so many, see Watch
+	copiesShown atomic.Int32 // to so many, see WatchCopies
 }
 
 // New makes a device.

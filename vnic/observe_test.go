@@ -1,14 +1,18 @@
 package vnic_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -219,4 +223,62 @@ func TestObserveChurn(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// Who looks at what is copied within a device sees each message as DDP segments, also on a
+// connection that was there before: from one to the other, with the octets that the program has
+// sent, and no more when nobody looks.
+func TestWatchCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type segment struct {
+			from netip.AddrPort
+			text string
+		}
+		var mu sync.Mutex
+		var seen []segment
+		e := newEnv(t, path{loop: true}, func(c *vnic.Config) {
+			c.OnCopied = func(from, to netip.AddrPort, s []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, segment{from, iwarp.DescribeSegment(s)})
+			}
+		})
+		x, y := e.plain()
+		other, _ := e.plain() // at rest
+		message := func(id uint64) {
+			t.Helper()
+			fill(x.Buf[:100], byte(id))
+			y.Recv(id, 0, 100)
+			x.Send(id, 0, 100)
+			x.WantSend("a Send", is(id, ok))
+			y.WantRecv("a Send", is(id, ok))
+			if !bytes.Equal(x.Buf[:100], y.Buf[:100]) {
+				t.Errorf("message %d is another", id)
+			}
+		}
+		message(1)
+		stop := e.a.Device().WatchCopies()
+		synctest.Wait()
+		if !x.QP.HandedOver() || !other.QP.HandedOver() {
+			t.Error("a connection copies past who looks")
+		}
+		if len(seen) != 0 {
+			t.Errorf("before anything was sent there is %v", seen)
+		}
+		message(2)
+		y.Read(3, 0, 60, x, 0)
+		y.WantSend("a Read", is(3, ok))
+		stop()
+		message(4)
+		a, b := x.QP.Info().Local, y.QP.Info().Local
+		for i, want := range []segment{{a, "Send qn=0 "}, {b, "RDMA Read Request qn=1 "},
+			{a, "RDMA Read Response "}} {
+			if i >= len(seen) || seen[i].from != want.from || !strings.HasPrefix(seen[i].text, want.text) {
+				t.Errorf("segment %d of %v, want %v", i, seen, want)
+			}
+		}
+		if len(seen) != 3 {
+			t.Errorf("there are %d segments", len(seen))
+		}
+	})
 }

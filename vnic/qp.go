@@ -629,6 +629,15 @@ func (q *linked) Parted() {
 	}
 }
 
+func (q *linked) Copied(segment []byte) {
+	if q.dev.copiesShown.Load() == 0 {
+		return
+	}
+	if p := q.peek.Load(); p != nil {
+		q.dev.cfg.OnCopied(p.local, p.remote, segment)
+	}
+}
+
 func (q *linked) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
 func (q *linked) Moved()                      { (*QP)(q).stillSending() }
 func (q *linked) Blocking() bool              { return q.ctx.mem.Blocking() }

@@ -76,6 +76,9 @@ type Abilities interface {
 	// Near is the QP at the other end, if it is one of this device and each request is done when it
 	// is retired; nil: not, or not any more. Any goroutine may call it.
 	Near() QP
+	// ShowCopies has messages that are copied to the peer go there as segments, which QP.Copied is
+	// shown, from now on.
+	ShowCopies()
 }
 
 // Basic has the defaults of Abilities: a link whose halves end together, whose steps may touch any
@@ -90,6 +93,7 @@ func (Basic) Delivered()       {}
 func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
 func (Basic) Near() QP         { return nil }
+func (Basic) ShowCopies()      {}
 
 // NoStream is embedded by a Link of RoCE: packets have no stream to end, and nobody asks for it.
 type NoStream struct{}
@@ -135,6 +139,9 @@ type QP interface {
 
 	// Parted says that Near is nil from now on. Any goroutine may call it, with any lock held.
 	Parted()
+
+	// Copied shows who wants to see it a DDP segment that goes to the peer through memory.
+	Copied(segment []byte)
 
 	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
 	SetDeadline(d time.Duration)

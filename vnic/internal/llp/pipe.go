@@ -44,7 +44,8 @@ type pipeEnd struct {
 	p     *pipe
 	peer  *pipeEnd
 	local netip.AddrPort
-	buf   []byte // what this end has sent and the peer has not taken
+	buf   []byte               // what this end has sent and the peer has not taken
+	show  func(segment []byte) // nil: nobody sees it
 
 	// guarded by p.mu; head and tail run free
 	head, tail uint64
@@ -64,6 +65,10 @@ func NewPipe(a, b netip.AddrPort) (Stream, Stream) {
 	*y = pipeEnd{p: p, peer: x, local: b, buf: make([]byte, pipeSize)}
 	return x, y
 }
+
+// Show has show called with each segment that goes into s, an end of a pipe into which nobody has
+// written yet, by who writes it there.
+func Show(s Stream, show func(segment []byte)) { s.(*pipeEnd).show = show }
 
 // tellNotify runs f, a notify function that was read under the lock, without it.
 func tellNotify(f func()) {
@@ -197,6 +202,9 @@ func (e *pipeEnd) WriteFrom(src iwarp.Source) (int, error) {
 		if err != nil && got < n {
 			return 0, err
 		}
+	}
+	if e.show != nil {
+		e.show(e.buf[at+recordHeader:][:n])
 	}
 	e.change(func() { e.tail += skip + space })
 	return n, nil

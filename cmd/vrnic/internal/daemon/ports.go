@@ -296,7 +296,7 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 		at := d.sw.PortOf(dev.mac)
 		if slices.ContainsFunc(ports, func(p capture.Port) bool { return p.Name == at }) {
 			devices = append(devices, dev)
-			stops = append(stops, dev.vnic.Watch(), dev.station.Watch())
+			stops = append(stops, dev.vnic.Watch(), dev.vnic.WatchCopies(), dev.station.Watch())
 		}
 	}
 	cfg := &capture.Config{Switch: d.sw, Ports: ports, Snap: n, Conn: conn, Done: all(stops)}
@@ -343,8 +343,8 @@ func (d *Daemon) trace(s string, fd int) error {
 	stop := func() {}
 	if err == nil && dev.station.OnSwitch() {
 		ports, err = d.captured([]string{dev.spec.Name})
-		copied, sent := dev.vnic.Watch(), dev.station.Watch() // what it would copy is to be seen
-		stop = func() { copied(); sent() }
+		// What it would copy is to be seen.
+		stop = all([]func(){dev.vnic.Watch(), dev.vnic.WatchCopies(), dev.station.Watch()})
 	}
 	if err == nil {
 		err = capture.Begin(&d.onlookers, &capture.Config{Switch: d.sw, Ports: ports,

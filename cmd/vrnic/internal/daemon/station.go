@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/internal/hostnet"
 	"github.com/vrnic/vrnic/internal/stacknet"
@@ -37,6 +38,8 @@ type station interface {
 	LinkUp()
 	// Watch has what it sends to itself be seen at its port of the switch, until stop is called.
 	Watch() (stop func())
+	// Copied is as vnic.Config has OnCopied.
+	Copied() func(from, to netip.AddrPort, segment []byte)
 	// FindDuplicates tells, later, which of its addresses somebody else on the link has, too.
 	FindDuplicates(found func(addr netip.Addr, holder frame.MAC))
 	// OpenUDP opens a UDP port; what comes there is given to receive, which does not wait.
@@ -81,6 +84,9 @@ func (s stackStation) MTU() int              { return s.stack.MTU() }
 func (s stackStation) OnSwitch() bool        { return true }
 func (s stackStation) LinkUp()               { s.stack.LinkUp() }
 func (s stackStation) Watch() (stop func())  { return s.stack.Watch() }
+func (s stackStation) Copied() func(from, to netip.AddrPort, segment []byte) {
+	return capture.NewCopies(s.stack.MTU(), s.stack.ShowTCP).Segment
+}
 func (s stackStation) FindDuplicates(found func(netip.Addr, frame.MAC)) {
 	s.stack.FindDuplicates(found)
 }
@@ -160,6 +166,8 @@ func (s hostStation) OnSwitch() bool { return false }
 func (s hostStation) LinkUp()                                    {}
 func (s hostStation) Watch() (stop func())                       { return func() {} }
 func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
+
+func (s hostStation) Copied() func(from, to netip.AddrPort, segment []byte) { return nil }
 
 func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }
 

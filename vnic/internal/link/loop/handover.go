@@ -55,6 +55,8 @@ func (l *End) HandOver() <-chan struct{} {
 	if !p.asked.Load() {
 		// The QPs show addresses of their own.
 		l.pipe, l.peer.pipe = llp.NewPipe(netip.AddrPort{}, netip.AddrPort{})
+		llp.Show(l.pipe, l.qp.Copied)
+		llp.Show(l.peer.pipe, l.peer.qp.Copied)
 		p.asked.Store(true)
 		l.qp.Parted()
 		l.peer.qp.Parted()
@@ -65,6 +67,13 @@ func (l *End) HandOver() <-chan struct{} {
 	l.qp.Wake()
 	l.peer.qp.Wake()
 	return p.done
+}
+
+// ShowCopies implements link.Link.
+func (l *End) ShowCopies() {
+	if l.qp.State() == rdma.QPRTS {
+		l.HandOver()
+	}
 }
 
 // moveOver does l's part of a hand-over that was asked for; its QP is RTS.
