@@ -36,8 +36,8 @@ func segment(t *testing.T, a, b netip.AddrPort, syn bool, payload []byte) *captu
 	return &capture.Packet{Data: buf.Bytes(), In: true, Port: 3}
 }
 
-// The first packet that is seen of a connection has a Request and a Reply before it, whose octets end
-// where the two directions go on; nothing else has, and nothing behind it.
+// The first packet that is seen of a connection has a Request and a Reply before it, whose octets
+// end where the two directions go on; nothing else has, and nothing behind it.
 func TestBegun(t *testing.T) {
 	fpdu := []byte{0, 18, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0}
 	request := []byte("MPA ID Req Frame\x00\x01\x00\x00")
