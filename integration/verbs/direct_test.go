@@ -111,6 +111,16 @@ func TestDirectCounters(t *testing.T) {
 	}
 }
 
+// What is posted by ibv_wr_* goes without the daemon, too.
+func TestDirectCalls(t *testing.T) {
+	need(t)
+	top := direct(t, "user")
+	top.runC(t, "extended", "wr_calls")
+	if n, _ := top.counter("direct_sends"); n == 0 {
+		t.Error("no Send was direct")
+	}
+}
+
 // paths are how the messages of the daemon's QPs go, and why.
 func (d *daemon) paths() (paths []string) {
 	d.T.Helper()

@@ -406,6 +406,80 @@ static int post_one(struct vrnic_qp *qp, uint32_t *prod, const struct ibv_send_w
 	return r;
 }
 
+/* Where the octets of the request in a slot are, from a copy of it: false if it makes no sense. */
+static bool find_octets(struct vrnic_qp *qp, const struct vrnic_send_wqe *e, const char *data,
+			struct ibv_sge *sges, struct ibv_send_wr *wr, struct vrnic_direct_wr *w)
+{
+	uint32_t off = 0, i;
+
+	w->total = e->length;
+	w->n = 1;
+	w->found = e->flags & (VRNIC_SQ_INLINE | VRNIC_SQ_SLAB);
+	if (e->flags & VRNIC_SQ_INLINE) {
+		w->iov[0] = (struct iovec){ (void *)data, e->length };
+		return e->length <= qp->sq.max_inline;
+	}
+	if (e->flags & VRNIC_SQ_SLAB) {
+		memcpy(&off, data, sizeof(off));
+		w->iov[0] = (struct iovec){ qp->sq.slab + off, e->length };
+		return off <= qp->sq.slab_size && e->length <= qp->sq.slab_size - off;
+	}
+	if (e->num_sge > qp->sq.max_sge)
+		return false;
+	memcpy(sges, data, e->num_sge * sizeof(*sges));
+	wr->sg_list = sges;
+	wr->num_sge = e->num_sge;
+	for (w->total = 0, i = 0; i < e->num_sge; i++)
+		w->total += sges[i].length;
+	return w->total == e->length;
+}
+
+/* Does what is in the slot of i, and not committed, without the daemon if that can be: true. */
+static bool redo(struct vrnic_qp *qp, uint32_t i, bool *ring)
+{
+	const struct vrnic_send_wqe *at = slot(&qp->sq, i);
+	struct vrnic_send_wqe e = *at;
+	struct ibv_send_wr wr = { .wr_id = e.wr_id, .opcode = e.op,
+				  .send_flags = e.flags & VRNIC_SQ_SOLICITED ? IBV_SEND_SOLICITED : 0 };
+	struct vrnic_direct_wr w = { .wr = &wr, .signaled = qp->sq.sent[i & qp->sq.mask].signaled };
+	struct ibv_sge sges[VRNIC_MAX_SGE];
+
+	if (e.op >= sizeof(ops) / sizeof(ops[0]))
+		return false;
+	w.opcode = ops[e.op].wc;
+	if (ops[e.op].is & OP_ATOMIC) {
+		wr.wr.atomic.remote_addr = e.remote_addr;
+		wr.wr.atomic.rkey = e.rkey;
+		wr.wr.atomic.compare_add = e.cmp_add;
+		wr.wr.atomic.swap = e.swap;
+	} else {
+		wr.wr.rdma.remote_addr = e.remote_addr;
+		wr.wr.rdma.rkey = e.rkey;
+	}
+	return find_octets(qp, &e, (const char *)(at + 1), sges, &wr, &w) &&
+	       vrnic_direct_post(qp, &w, ring);
+}
+
+bool vrnic_sq_direct(struct vrnic_qp *qp, uint32_t *prod)
+{
+	struct vrnic_sq *sq = &qp->sq;
+	uint32_t to = atomic_load_explicit(&sq->prod, memory_order_relaxed), i = to;
+	bool ring = false;
+
+	if (!sq->direct || vrnic_dead(qp->s))
+		return false;
+	while (i != *prod && redo(qp, i, &ring))
+		i++;
+	if (i == to)
+		return ring;
+	for (; i != *prod; i++, to++) { /* what is left of the slab is free space there */
+		memcpy(slot(sq, to), slot(sq, i), sq->stride);
+		sq->sent[to & sq->mask] = sq->sent[i & sq->mask];
+	}
+	*prod = to;
+	return ring;
+}
+
 int vrnic_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);

@@ -88,6 +88,12 @@ void vrnic_sq_address(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_
  */
 bool vrnic_sq_commit(struct vrnic_qp *qp, uint32_t prod);
 
+/*
+ * Does without the daemon what was put, from the first request on, as far as that can be. prod,
+ * which is behind the last, comes down by as many. true: ring the bell.
+ */
+bool vrnic_sq_direct(struct vrnic_qp *qp, uint32_t *prod);
+
 /* The completion's opcode for a request's. */
 enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op);
 

@@ -252,18 +252,25 @@ static int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct vrnic_qp *qp = of(ex);
 	struct vrnic_sq *sq = &qp->sq;
-	bool ring = false;
+	bool ring = false, try;
 	int err;
 
 	finish(qp);
 	err = sq->wr_err;
-	if (err)
+	if (err) {
 		sq->slab_prod = sq->wr_slab_prod;
-	else
-		ring = vrnic_sq_commit(qp, sq->wr_prod);
+	} else {
+		ring = vrnic_sq_direct(qp, &sq->wr_prod);
+		if (sq->wr_prod == atomic_load_explicit(&sq->prod, memory_order_relaxed))
+			sq->slab_prod = sq->wr_slab_prod; /* nothing uses it */
+		ring |= vrnic_sq_commit(qp, sq->wr_prod);
+	}
+	try = vrnic_direct_due(qp);
 	pthread_mutex_unlock(&sq->lock);
 	if (ring)
 		vrnic_ring(qp->s, qp->bell);
+	if (unlikely(try))
+		vrnic_direct_try(qp);
 	return err;
 }
 

@@ -106,6 +106,14 @@ static void objects(int sq, int rq, int inl, int how)
 			     .one_cq = how & CONFIG_ONE_CQ, .unsignaled = !(how & CONFIG_SIGNAL_ALL) };
 	int i;
 
+	s->qpx = NULL;
+	if (o.unsignaled) { /* by half of the calls */
+		o.ex = true;
+		o.send_ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
+			     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+			     IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
+	}
+
 	sig_all = how & CONFIG_SIGNAL_ALL;
 	vt_objects(s, &o, false);
 	for (i = 0; i < AREAS; i++) {
@@ -229,10 +237,63 @@ static void add(char op, uint64_t id, long off, long len, int flags, long at, in
 	nwrs++;
 }
 
+static void call(struct ibv_qp_ex *ex, const struct ibv_send_wr *wr)
+{
+	ex->wr_id = wr->wr_id;
+	ex->wr_flags = wr->send_flags & ~IBV_SEND_INLINE;
+	switch (wr->opcode) {
+	case IBV_WR_SEND:
+		ibv_wr_send(ex);
+		break;
+	case IBV_WR_SEND_WITH_IMM:
+		ibv_wr_send_imm(ex, wr->imm_data);
+		break;
+	case IBV_WR_RDMA_WRITE:
+		ibv_wr_rdma_write(ex, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+		break;
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		ibv_wr_rdma_write_imm(ex, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr->imm_data);
+		break;
+	case IBV_WR_RDMA_READ:
+		ibv_wr_rdma_read(ex, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+		break;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		ibv_wr_atomic_fetch_add(ex, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+					wr->wr.atomic.compare_add);
+		break;
+	default:
+		ibv_wr_atomic_cmp_swp(ex, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+				      wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+	}
+}
+
+/* The same requests by ibv_wr_*: 0 or an errno, and then none is posted. */
+static int post_by_calls(void)
+{
+	struct ibv_data_buf bufs[16];
+	int i, k;
+
+	ibv_wr_start(s->qpx);
+	for (i = 0; i < nwrs; i++) {
+		call(s->qpx, &wrs[i]);
+		if (!(wrs[i].send_flags & IBV_SEND_INLINE)) {
+			ibv_wr_set_sge_list(s->qpx, wrs[i].num_sge, wrs[i].sg_list);
+			continue;
+		}
+		CHECK(wrs[i].num_sge <= 16);
+		for (k = 0; k < wrs[i].num_sge; k++)
+			bufs[k] = (struct ibv_data_buf){ (void *)(uintptr_t)wrs[i].sg_list[k].addr,
+							 wrs[i].sg_list[k].length };
+		ibv_wr_set_inline_data_list(s->qpx, wrs[i].num_sge, bufs);
+	}
+	return ibv_wr_complete(s->qpx);
+}
+
 static void post(void)
 {
-	struct ibv_send_wr *bad = NULL;
-	int err = ibv_post_send(s->qp, wrs, &bad);
+	static unsigned int calls;
+	struct ibv_send_wr *bad = wrs;
+	int err = s->qpx && calls++ % 2 ? post_by_calls() : ibv_post_send(s->qp, wrs, &bad);
 
 	if (err)
 		note(&happened[0], " post:%d at %lu", err, (unsigned long)bad->wr_id);
