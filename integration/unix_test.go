@@ -39,11 +39,8 @@ func tapped(t *testing.T) (a, b *daemon, wire *tap) {
 	return a, b, wire
 }
 
-// Two daemons of an ordinary user on a Unix-stream link, with a tap on the wire: data moves both
-// ways, over IPv4 and IPv6, and what passes is what tshark calls iWARP.
-func TestUnixLink(t *testing.T) {
-	a, b, wire := tapped(t)
-
+// pingBothWays has data move both ways between the devices of two daemons, over IPv4 and IPv6.
+func pingBothWays(a, b *daemon) {
 	for i, addr := range addrsA {
 		server := a.serve("-a", addr)
 		for _, size := range sizes {
@@ -54,6 +51,13 @@ func TestUnixLink(t *testing.T) {
 		a.ping(addrsB[i], 3, 65535)
 		server.interrupt()
 	}
+}
+
+// Two daemons of an ordinary user on a Unix-stream link, with a tap on the wire: data moves both
+// ways, over IPv4 and IPv6, and what passes is what tshark calls iWARP.
+func TestUnixLink(t *testing.T) {
+	a, b, wire := tapped(t)
+	pingBothWays(a, b)
 	b.stop()
 	a.stop()
 	checkIWARP(t, wire.stop(), true)

@@ -18,16 +18,7 @@ func TestVXLAN(t *testing.T) {
 	}
 	a := up(t, nil, "--device", deviceA, "--port", ends(1, 2)+",remote="+host(3)) // nobody's
 	b := up(t, nil, "--device", deviceB, "--port", ends(2, 1))
-	for i, addr := range addrsA {
-		server := a.serve("-a", addr)
-		for _, size := range sizes {
-			b.ping(addr, 3, size)
-		}
-		server.interrupt()
-		server = b.serve("-a", addrsB[i])
-		a.ping(addrsB[i], 3, 65535)
-		server.interrupt()
-	}
+	pingBothWays(a, b)
 	for _, d := range []*daemon{a, b} {
 		text := fmt.Sprint(d.show("port"))
 		if !strings.Contains(text, "vxlan:7") || !strings.Contains(text, "IP packets of 65485 octets") {

@@ -32,9 +32,10 @@ func (w *waiter) Finish()               { w.told <- "that was all" }
 func (*waiter) Offloads(frame.GSO) bool { return false }
 func (*waiter) String() string          { return "a port that waits" }
 
-// TestUnixBringsTogether: frames that one read of the socket finds are brought together, so that
-// who takes them answers once; one that is alone is not kept for others.
-func TestUnixBringsTogether(t *testing.T) {
+// beside returns a waiter and its port, on a switch with a listening port of Unix, and that one's
+// peer.
+func beside(t *testing.T) (*waiter, *ethswitch.Attachment, net.Conn) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
@@ -43,13 +44,20 @@ func TestUnixBringsTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer at.Detach()
+	t.Cleanup(at.Detach)
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(func() { c.Close() })
 	netstacktest.Eventually(t, "a peer", l.Connected)
+	return w, at, c
+}
+
+// TestUnixBringsTogether: frames that one read of the socket finds are brought together, so that
+// who takes them answers once; one that is alone is not kept for others.
+func TestUnixBringsTogether(t *testing.T) {
+	w, _, c := beside(t)
 	octets := frametest.Ethernet(frametest.MAC(9), frametest.MAC(1), 0)
 	one := framed(octets)
 	tell := fmt.Sprintf("%d octets, together ", len(octets))
@@ -86,21 +94,7 @@ func TestUnixBringsTogether(t *testing.T) {
 // when there are many; one that is alone goes at once. A super-frame of UDP goes out as the
 // datagrams that it stands for.
 func TestUnixSendsTogether(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "link")
-	sw := ethswitch.New(ethswitch.Config{})
-	l := listenUnix(t, sw, path)
-	w := &waiter{told: make(chan string, 64)}
-	at, err := sw.Attach(ethswitch.PortOptions{Name: "from", MAC: frametest.MAC(9)}, w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer at.Detach()
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	netstacktest.Eventually(t, "a peer", l.Connected)
+	_, at, c := beside(t)
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)

@@ -304,18 +304,24 @@ static void not_writable(bool right)
 	vt_free(&p);
 }
 
+/* Request 1, a Send, is posted: its buffer is written again, behind the completion or before it. */
+static void reuse(bool completed)
+{
+	if (completed)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	p.a.buf[4000]++;
+	if (!completed)
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+}
+
 static void changed(bool right)
 {
 	open_pair((struct vt_opts){ 0 });
 	vt_fill(p.a.buf, 4096, 1);
 	vt_recv(&p.b, 2, 0, 4096);
 	CHECK_EQ(post(&p.a, (uintptr_t)p.a.buf, 4096, p.a.mr->lkey), 0); /* HERE changed */
-	if (right)
-		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
-	p.a.buf[4000]++;
-	if (!right)
-		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
-	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	reuse(right);
 	vt_close(&p);
 }
 
@@ -526,12 +532,7 @@ static void wr_changed(bool right)
 	ibv_wr_set_sge(qp, p.a.mr->lkey, (uintptr_t)p.a.buf, 4096);
 	p.a.buf[0]++; /* which is right: nothing is posted yet */
 	CHECK_EQ(ibv_wr_complete(qp), 0);
-	if (right)
-		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
-	p.a.buf[4000]++;
-	if (!right)
-		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
-	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	reuse(right);
 	vt_close(&p);
 }
 
