@@ -103,7 +103,7 @@ ARM64_TESTS ?= ./iwarp/... ./sctpddp/... ./roi/... ./roce/... ./netstack/sctp/..
 	./netstack/tcp/recovery ./shm/abi ./shm/ring ./internal/crc32c ./internal/bulk \
 	./internal/prefetch
 # The C libraries and their programs are of Debian's cross compiler; the tests themselves, which are
-# the daemon, are of this machine.
+# the daemon, are of this machine, and compiled as for Debian packages, once for both.
 ARM64_C := CGO_ENABLED=0 CC=aarch64-linux-gnu-gcc \
 	VRNIC_TEST_EMULATOR='qemu-aarch64-static -L /usr/aarch64-linux-gnu'
 ARM64_SMOKE := ^Test(MemoryRegions|Windows|HostileRings|CompletionEvents|Death|Threads|Rings|$\
@@ -114,13 +114,15 @@ ARM64_SMOKE := ^Test(MemoryRegions|Windows|HostileRings|CompletionEvents|Death|T
 # and tests of the C libraries that do so are skipped.
 test-arm64: ## the protocol engines, the rings and the C libraries as arm64, under qemu-user-static
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static $(ARM64_TESTS)
-	$(ARM64_C) $(GO) test -count=1 ./verbs/sessiontest ./verbs/ringtest
+	$(ARM64_C) $(GO) test -trimpath -count=1 ./verbs/sessiontest ./verbs/ringtest
 
 .PHONY: test-arm64-smoke
 test-arm64-smoke: ## a part of them, in half a minute
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static ./internal/crc32c \
-	./internal/bulk ./internal/prefetch ./shm/abi ./roce/packet ./netstack/tcp/recovery
-	$(ARM64_C) $(GO) test -count=1 -run '$(ARM64_SMOKE)' ./verbs/sessiontest ./verbs/ringtest
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static \
+	./internal/crc32c ./internal/bulk ./internal/prefetch ./shm/abi ./roce/packet \
+	./netstack/tcp/recovery
+	$(ARM64_C) $(GO) test -trimpath -count=1 -run '$(ARM64_SMOKE)' ./verbs/sessiontest \
+	./verbs/ringtest
 
 # What `make upgrade` takes for the older release: the last commit that speaks ABI 1.0.
 OLD ?= 18330c4~1
