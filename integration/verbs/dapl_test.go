@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -18,6 +19,36 @@ var daplJobs = []job{
 	{name: "dapltest -T P", fixed: true, forever: true, server: "dapltest -T S -D server",
 		client:    "dapltest -T P -D client -s ADDR -i 1000 RW 4096 1",
 		clientOut: []string{`^raw: RW, 1000, 4096, `}, limit: time.Minute},
+	{name: "dtestsrq", fixed: true, server: "dtestsrq -P server",
+		client: "dtestsrq -P client -h ADDR", clientOut: []string{"DAPL RC SRQ Test Complete"},
+		serverOut: []string{"DAPL RC SRQ Test Complete"}, limit: time.Minute},
+}
+
+// daplTests are programs of DAPL's whose client asks the server by the kernel's TCP first, at the
+// name at which it connects: on one device that is the loopback's.
+var daplTests = []struct{ program, said, device string }{
+	{"dtest", "DAPL Test Complete. PASSED", onIWARP},
+	{"dtest", "DAPL Test Complete. PASSED", onRoCE},
+	{"dtestx", "immed/atomic test PASSED", onRoCE}, // it wants an InfiniBand device
+	{"dtestcm", "DAPL Connection Test Complete", onRoCE},
+}
+
+// daplAlone are daplTests on a kind of device.
+func daplAlone(device string) (runs []roceRun) {
+	for _, x := range daplTests {
+		if x.device != device {
+			continue
+		}
+		words := x.program + " -P client -h 127.0.0.1"
+		runs = append(runs, roceRun{words: words, alone: true, do: func(t *testing.T, top *topology) {
+			daplDevices(t, top)
+			server := top.server.in(t).start(x.program, "-P", "server")
+			listensTCP(t, server)
+			top.client.in(t).start(strings.Fields(words)...).succeed(time.Minute, x.said)
+			server.succeed(time.Minute, x.said)
+		}})
+	}
+	return runs
 }
 
 // daplDevices has uDAPL call the devices of top server and client.
@@ -48,10 +79,11 @@ func TestDAPL(t *testing.T) {
 			top.runAll(t, daplJobs)
 		})
 	}
+	runOn(t, onIWARP, iwarpTopologies[:1], daplAlone(onIWARP))
 }
 
 func TestRoCEDAPL(t *testing.T) {
-	var runs []roceRun
+	runs := daplAlone(onRoCE)
 	for i := range daplJobs {
 		runs = append(runs, roceRun{words: daplJobs[i].client, do: func(t *testing.T, top *topology) {
 			daplDevices(t, top)

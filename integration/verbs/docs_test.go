@@ -52,6 +52,8 @@ var shownTables = []shownTable{
 		{"ib_atomic_lat", "all messages counted"},
 		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
 		{"dapltest", "all messages counted, connections ended in order"},
+		{"dtest", "Sends, Writes and Reads both ways, completed at both sides"},
+		{"dtestsrq", "the same by a shared receive queue"},
 		{"fi_info", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
 		{"fi_pingpong", "data compared (`-c`)"},
 		{"mpirun.openmpi", "data compared by a program of ours, hello and ping-pong; over libfabric"},
@@ -73,6 +75,7 @@ var shownTables = []shownTable{
 			lines = append(lines, "fi_pingpong "+o)
 		}
 		lines = append(append(lines, mpiLines...), wordsOf(otherRuns())...)
+		lines = append(lines, wordsOf(daplAlone(onIWARP))...)
 		return append(lines, linesOf(rpingJobs, cmJobs, rsocketJobs(), perfJobs(), fioJobs(),
 			daplJobs)...)
 	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c -d DEV") }},
@@ -110,6 +113,10 @@ var shownTables = []shownTable{
 		{"qperf", "a rate or a time; `ver_...` compares what comes of atomics"},
 		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
 		{"dapltest", "all messages counted, connections ended in order"},
+		{"dtest", "Sends, Writes and Reads both ways, completed at both sides"},
+		{"dtestsrq", "the same by a shared receive queue"},
+		{"dtestx", "Writes with immediate data, Compare & Swap, Fetch & Add: values compared"},
+		{"dtestcm", "1000 connections made and ended"},
 		{"fi_info", "endpoints of type FI_EP_MSG and FI_EP_DGRAM"},
 		{"fi_pingpong", "data compared (`-c`)"},
 		{"ucx_info", "transports rc_verbs and ud_verbs, rdmacm to connect by"},
@@ -144,6 +151,7 @@ var shownTables = []shownTable{
 			lines = append(lines, ucxClient+kind)
 		}
 		lines = append(append(lines, roceMPILines...), wordsOf(otherRuns())...)
+		lines = append(lines, wordsOf(daplAlone(onRoCE))...)
 		for _, name := range qperfTests {
 			lines = append(lines, qperfWords+"-cm1 "+name)
 		}
