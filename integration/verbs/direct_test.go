@@ -116,8 +116,8 @@ func TestDirectCalls(t *testing.T) {
 	need(t)
 	top := direct(t, "user")
 	top.runC(t, "extended", "wr_calls")
-	if n, _ := top.counter("direct_sends"); n == 0 {
-		t.Error("no Send was direct")
+	if n, _ := top.counter("direct_sends"); n < 4 { // of its first call; one is posted otherwise
+		t.Errorf("%v Sends were direct, want 4", n)
 	}
 }
 
