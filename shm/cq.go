@@ -382,10 +382,6 @@ func (q *compQueue) detach(qp *queuePair) {
 	defer q.mu.Unlock()
 	delete(q.qps, qp.num)
 	q.last = nil
-	q.directs = slices.DeleteFunc(q.directs, func(d *directPath) bool { return d.qp == qp })
-	if qp.recvCQ == q && qp.direct != nil {
-		q.ch.leave(qp.direct)
-	}
 	if qp.srq == nil || qp.recvCQ != q || q.mem == nil || q.bad || q.d.c.gone() != nil {
 		return
 	}

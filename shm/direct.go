@@ -117,7 +117,7 @@ func (q *queuePair) tryDirectLater() {
 
 // tryDirect is for one goroutine at a time, without locks: a call to the daemon.
 func (q *queuePair) tryDirect() {
-	if q.d.attr.RoCE || q.srq != nil || !q.d.c.saidWho() {
+	if q.cfg.Type != rdma.RC || q.srq != nil || !q.d.c.saidWho() {
 		return
 	}
 	if errors.Is(q.askDirect(), syscall.EAGAIN) {
@@ -129,7 +129,7 @@ func (q *queuePair) tryDirect() {
 // askDirect asks for the pair; EAGAIN: there is none now.
 func (q *queuePair) askDirect() error {
 	c := q.d.c
-	if q.sendCQ.manyDirect() || q.recvCQ.manyDirect() {
+	if !q.movesOn() {
 		return syscall.EAGAIN
 	}
 	var rep abi.DirectReply
@@ -154,14 +154,15 @@ func (q *queuePair) askDirect() error {
 	}
 	if err != nil {
 		mem.Release()
-		if !errors.Is(err, rdma.ErrClosed) {
+		if abi.IsViolation(err) || errors.Is(err, rdma.ErrDeviceGone) {
 			return c.corrupt(err)
 		}
 	}
 	return err
 }
 
-// attach has q take part in d's pair.
+// attach has q take part in d's pair; EAGAIN: not all is polled that came by the pair of the
+// connection before.
 func (q *queuePair) attach(d *directPath) error {
 	if err := add(q.d, q.d.direct, q, struct{}{}); err != nil {
 		return err
@@ -182,6 +183,16 @@ func (q *queuePair) attach(d *directPath) error {
 		remove(q.d, q.d.direct, q)
 		return errQPClosed
 	}
+	if was := q.direct; was != nil {
+		if !was.isOver() {
+			return syscall.EAGAIN
+		}
+		for _, cq := range []*compQueue{a, b} {
+			cq.directs = slices.DeleteFunc(cq.directs, func(d *directPath) bool { return d == was })
+		}
+		q.recvCQ.ch.leave(was)
+		was.release()
+	}
 	var err error
 	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
 		return err // the session is over
@@ -199,6 +210,53 @@ func (q *queuePair) attach(d *directPath) error {
 		cq.tellWanted()
 	}
 	return nil
+}
+
+// leaveDirect has q take part no more.
+func (q *queuePair) leaveDirect() {
+	for _, cq := range []*compQueue{q.sendCQ, q.recvCQ} {
+		cq.dropDirect(q)
+	}
+	remove(q.d, q.d.direct, q)
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	q.rq.mu.Lock()
+	defer q.rq.mu.Unlock()
+	if q.direct != nil {
+		q.direct.release()
+		q.direct, q.rq.in = nil, nil
+	}
+}
+
+// isOver reports whether nothing that went by d is left to be polled, nor anything comes.
+func (d *directPath) isOver() bool {
+	return !d.out.IsOpen() && d.outstanding() == 0 && !d.in.Stamped(d.next)
+}
+
+// release unmaps what d has.
+func (d *directPath) release() {
+	d.remote.Close()
+	d.closeWaker()
+	d.mem.Release()
+}
+
+func (q *compQueue) dropDirect(qp *queuePair) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.directs = slices.DeleteFunc(q.directs, func(d *directPath) bool { return d.qp == qp })
+	if qp.recvCQ == q && qp.direct != nil {
+		q.ch.leave(qp.direct)
+	}
+}
+
+// movesOn reports whether q may have a pair: it has none, or all that came by that of the
+// connection before has been polled.
+func (q *queuePair) movesOn() bool {
+	q.recvCQ.mu.Lock()
+	was := q.direct
+	over := was != nil && was.isOver()
+	q.recvCQ.mu.Unlock()
+	return over || was == nil && !q.sendCQ.manyDirect() && !q.recvCQ.manyDirect()
 }
 
 func (q *compQueue) manyDirect() bool {

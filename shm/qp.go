@@ -250,17 +250,11 @@ func (q *queuePair) Close() error {
 	q.sendCQ.detach(q)
 	q.recvCQ.detach(q)
 	remove(q.d, q.d.qps, q.handle)
-	remove(q.d, q.d.direct, q)
+	q.leaveDirect()
 	q.sqMu.Lock()
 	q.rq.mu.Lock()
 	q.mem.Release()
 	q.mem, q.rq.ring = nil, nil
-	if q.direct != nil {
-		q.direct.remote.Close()
-		q.direct.closeWaker()
-		q.direct.mem.Release()
-		q.direct, q.rq.in = nil, nil
-	}
 	q.rq.mu.Unlock()
 	q.sqMu.Unlock()
 	if cn != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
-// This file has Writes, Reads and atomic operations of the direct path.
+// This file has Writes, Reads and atomic operations of the direct path, to memory that is lent
+// (docs/decisions.md#X14).
 
 // reach does w, of so many octets, at the peer's memory if that can be done here.
 func (d *directPath) reach(w *abi.SendWQE, octets uint64, signaled bool) bool {

@@ -170,8 +170,16 @@ func (q *queuePair) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
 	if err := q.d.c.call(abi.OpModifyQP, "modify QP", req, &abi.Empty{}); err != nil {
 		return err
 	}
-	if q.d.attr.RoCE && mask&rdma.AttrState != 0 && attr.State == rdma.QPReset {
-		return q.reset()
+	if q.d.attr.RoCE && mask&rdma.AttrState != 0 {
+		switch attr.State {
+		case rdma.QPReset:
+			return q.reset()
+		case rdma.QPRTS:
+			if q.directIn.Load() == 0 {
+				q.beginDirect()
+			}
+		default:
+		}
 	}
 	return nil
 }
@@ -188,6 +196,8 @@ func (q *queuePair) ringState(s rdma.QPState) (uint32, bool) {
 
 // reset forgets what was posted, which has no completions any more: the daemon has taken all of it.
 func (q *queuePair) reset() error {
+	q.directIn.Store(0)
+	q.leaveDirect() // with what is left to be polled
 	srq := func(e *abi.CQE) {
 		if q.srq != nil && e.Receive() {
 			q.srq.rq.received(e.Cookie)

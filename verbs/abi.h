@@ -208,6 +208,8 @@
 /* how many slots that has, a power of two; the other one's behind it */
 #define VRNIC_PAIR_SLOTS		24
 #define VRNIC_PAIR_SLAB			32	/* octets of its slab; the other one's behind it */
+/* what keys may give its sender: enum ibv_access_flags; behind it the other's */
+#define VRNIC_PAIR_REACH		40
 #define VRNIC_PAIR_HEADER_LEN		64
 
 #define VRNIC_DIR_OPEN			0	/* line 0 daemon: the sender may, if its send queue is drained */

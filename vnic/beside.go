@@ -66,6 +66,29 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 	}
 }
 
+// nearBeside is Near of a QP of RoCE: the other end is a QP of the same device, and each is what
+// the other says of it. Of two whose first PSNs, say, are not the same the engines tell:
+// docs/decisions.md#X13.
+func (qp *QP) nearBeside() *QP {
+	a, own := qp.dev.roce, qp.packets.shown.Load()
+	l := qp.packets.peer.Load()
+	if l == nil || own == nil || qp.Type() != rdma.RC || qp.dev.cfg.Beside.find(l.remote) != a ||
+		a.watches(a) {
+		return nil
+	}
+	peer := a.find(own.DestQPN)
+	if peer == nil || peer.Type() != rdma.RC {
+		return nil
+	}
+	theirs, p := peer.packets.shown.Load(), peer.packets.peer.Load()
+	if p == nil || theirs == nil || theirs.DestQPN != qp.num || theirs.PathMTU != own.PathMTU ||
+		theirs.RQPSN != own.SQPSN || theirs.SQPSN != own.RQPSN || p.local != l.remote ||
+		p.remote != l.local || !peer.mayBeNear() || !l.MayPass(p.Link) {
+		return nil
+	}
+	return peer
+}
+
 // Watch has messages to and from d that would be copied, also those between its own queue pairs, go
 // as packets until stop is called, for who looks at these, or delays them. On iWARP so do
 // connections within d that are made meanwhile; those that there are stay what they are.
@@ -92,6 +115,7 @@ func (b *Beside) lookAgain(a *adapter) {
 	for o := range all {
 		for _, qp := range o.connected() {
 			if l := qp.packets.peer.Load(); l != nil && (o == a || b.find(l.remote) == a) {
+				(*linked)(qp).Parted()
 				qp.callAsync(qp.lookAgain)
 			}
 		}

@@ -624,3 +624,47 @@ func TestDatagramsWatched(t *testing.T) {
 		}
 	})
 }
+
+// Two queue pairs of RoCE are near if they are RC ones of one device that know each other, nobody
+// looks, and neither has had another connection since. What one reaches is what both agreed on.
+func TestNearRoCE(t *testing.T) {
+	for _, typ := range []rdma.QPType{rdma.RC, rdma.UC} {
+		onNear(t, typ, nil, func(t *testing.T, p nearPair) {
+			x, y := p.x.QP, p.y.QP
+			want := func(why string, near bool) {
+				t.Helper()
+				if got := x.Near() == y && y.Near() == x; got != near ||
+					!near && (x.Near() != nil || y.Near() != nil) {
+					t.Errorf("%s: near %v, want %v", why, got, near)
+				}
+			}
+			could := typ == rdma.RC && p.a.Device() == p.b.Device()
+			want("connected", could)
+			stop := p.a.Device().Watch()
+			synctest.Wait()
+			want("somebody looks", false)
+			stop()
+			synctest.Wait()
+			want("nobody looks any more", could)
+			if !could {
+				return
+			}
+			const all = rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
+			if got := x.Reaches(y); got != all {
+				t.Errorf("it reaches %v, want %v", got, all)
+			}
+			p.y.Move(rdma.QPRTS, rdma.QPAttr{Access: rdma.RemoteRead}, rdma.AttrAccess)
+			if got := x.Reaches(y); got != rdma.RemoteRead {
+				t.Errorf("it reaches %v, want what is left", got)
+			}
+			p.x.Move(rdma.QPSQD, rdma.QPAttr{}, 0)
+			want("one sends no more", false)
+			p.x.Move(rdma.QPRTS, rdma.QPAttr{}, 0)
+			want("it goes on", true)
+			p.x.Move(rdma.QPReset, rdma.QPAttr{}, 0)
+			want("one is reset", false)
+			p.x.ToRTS(vnictest.Attrs(t, p.x, p.y, 1))
+			want("it has another connection", false)
+		})
+	}
+}

@@ -327,11 +327,35 @@ func (qp *QP) Near() *QP {
 	if l == nil || !qp.mayBeNear() {
 		return nil
 	}
+	if qp.packets != nil {
+		return qp.nearBeside()
+	}
 	p, ok := (*l).Near().(*linked)
 	if !ok || !(*QP)(p).mayBeNear() {
 		return nil
 	}
 	return (*QP)(p)
+}
+
+// Reaches is what qp may do with the memory of its peer, which is Near, by the keys that it is
+// given. It stays so until the two are Near no longer.
+func (qp *QP) Reaches(peer *QP) (r rdma.Access) {
+	const reads = rdma.RemoteRead | rdma.RemoteAtomic
+	r = rdma.RemoteWrite | reads
+	if qp.packets == nil {
+		if info := qp.peek.Load(); info == nil || info.param.ORD == 0 {
+			r &^= reads
+		}
+		return r
+	}
+	own, theirs := qp.packets.shown.Load(), peer.packets.shown.Load()
+	if own == nil || theirs == nil {
+		return 0
+	}
+	if r &= theirs.Access; own.MaxRead == 0 || theirs.MaxDestRead == 0 {
+		r &^= reads
+	}
+	return r
 }
 
 func (qp *QP) mayBeNear() bool { return qp.State() == rdma.QPRTS && !qp.work.Watched() }

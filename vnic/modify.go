@@ -72,10 +72,14 @@ func (qp *QP) modifyAttrs(a rdma.QPAttr, mask rdma.QPAttrMask, find finder) erro
 		if to == rdma.QPReset {
 			p.attr = rdma.QPAttr{}
 		}
+		access := p.attr.Access
 		attr.Set(&p.attr, &a, mask)
 		shown := p.attr
 		p.shown.Store(&shown)
 		qp.mustState(to)
+		if from == rdma.QPRTS && to == from && p.attr.Access != access {
+			(*linked)(qp).Parted() // the peer may do something else
+		}
 		if qp.Type() == rdma.UD {
 			qp.movedDatagrams(from, to, mask)
 		} else {

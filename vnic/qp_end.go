@@ -304,6 +304,7 @@ func (qp *QP) Refuse(s packet.Syndrome) {
 		}
 		if l := qp.packets.peer.Load(); l != nil {
 			l.Refuse(s)
+			(*linked)(qp).Parted()
 		}
 	})
 }

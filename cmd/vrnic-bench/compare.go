@@ -56,8 +56,9 @@ func compareCommand() *cli.Command {
 			"   host        the kernel's TCP on its loopback, which carries the devices', too\n" +
 			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
 			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +
-			"On each path but direct RoCE is measured, too, beside iWARP there; on host, wire and tap a round trip also beside an\n" +
-			"echo of the kernel's UDP, over the same loopback or bridges. All that has an MTU of 9000 where it can be chosen.\n\n" +
+			"On each path RoCE is measured, too, beside iWARP there, on direct beside the daemon's way; on host, wire and tap a\n" +
+			"round trip also beside an echo of the kernel's UDP, over the same loopback or bridges. All that has an MTU of 9000\n" +
+			"where it can be chosen.\n\n" +
 			"Where fi_pingpong (libfabric) and ucx_perftest (UCX) are in $PATH, ring and tap have them, too, over\n" +
 			"the kernel's TCP; of a round trip they tell the mean, which is compared with vrnic's mean, else medians are.\n\n" +
 			"A ratio is vrnic's figure divided by the baseline's, printed as median [lowest..highest] of the\n" +

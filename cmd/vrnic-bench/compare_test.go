@@ -259,7 +259,7 @@ var besides = map[string][]string{
 	"pair": {"netstack-tcp", "best", "netstack-tcp", "best", "", "", "iwarp", "iwarp"},
 	"ring": {"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp"},
 	"direct": {"off", "off", "kernel-tcp", "off", "kernel-tcp", "off", "memcpy", "off", "memcpy", "off",
-		"kernel-tcp", "", "off", "kernel-tcp", ""},
+		"kernel-tcp", "", "off", "kernel-tcp", "", "off", "off", "kernel-tcp", "off", "kernel-tcp"},
 	"host": {"kernel-tcp", "kernel-tcp", "", "", "iwarp", "iwarp", "kernel-udp"},
 	"tap": {"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp", "iwarp",
 		"kernel-udp"},

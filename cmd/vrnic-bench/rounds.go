@@ -67,15 +67,19 @@ func (m *match) print(line string) {
 // onPath has all contests of a path: those of iWARP, and then, on a path made anew, those of RoCE
 // with it.
 func (m *match) onPath(name string) error {
-	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil || name == "direct" {
-		return err // RoCE has no direct path
+	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil {
+		return err
 	}
 	opts := m.p.opts
 	opts.RoCE = true
 	if opts.MTU == 0 && paths.HasMTU(name) {
 		opts.MTU = roceMTU
 	}
-	return m.holdAll(name, opts, m.p.roceContests)
+	contests := m.p.roceContests
+	if name == "direct" {
+		contests = m.p.roceDirectContests
+	}
+	return m.holdAll(name, opts, contests)
 }
 
 // holdAll has those contests on a path of that name.

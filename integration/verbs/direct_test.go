@@ -14,7 +14,12 @@ import (
 // direct is two ends on one device, whose programs exchange messages without the daemon, or do not.
 func direct(t *testing.T, mode string, args ...string) *topology {
 	t.Helper()
-	p := &place{up(t, nil, append(args, "--device", deviceA, "--direct="+mode)...), "", addrsA}
+	return directOn(t, deviceA, mode, args...)
+}
+
+func directOn(t *testing.T, device, mode string, args ...string) *topology {
+	t.Helper()
+	p := &place{up(t, nil, append(args, "--device", device, "--direct="+mode)...), "", addrsA}
 	return &topology{"direct=" + mode, p, p}
 }
 
@@ -62,6 +67,26 @@ func TestDirectLent(t *testing.T) {
 		"direct_atomics": 5} {
 		if n, _ := top.counter(name); n < least {
 			t.Errorf("%s: %v, want most of those of the programs", name, n)
+		}
+	}
+}
+
+// Queue pairs of RoCE, connected by number or by rdma_cm, do what they do without the direct path,
+// also while they are moved to and fro; and what goes by it is counted.
+func TestDirectRoCE(t *testing.T) {
+	needHeap(t)
+	t.Setenv("VRNIC_LEND_HEAP", "1")
+	top := directOn(t, roceA, "user")
+	for _, c := range []struct{ program, cases string }{
+		{"roce_states", "transitions values nobody_there posting queries"},
+		{"roce_data", "operations failures draining established"},
+		{"roce_cm", "own_qps own_rejects own_notify own_waits"},
+	} {
+		t.Run(c.program, func(t *testing.T) { top.runC(t, c.program, strings.Fields(c.cases)...) })
+	}
+	for _, name := range []string{"direct_sends", "direct_writes"} {
+		if n, _ := top.counter(name); n == 0 {
+			t.Errorf("%s: none", name)
 		}
 	}
 }

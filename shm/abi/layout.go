@@ -199,6 +199,7 @@ const (
 	PairOff       = 16 // of the direction from the first QP; the other one's behind it
 	PairSlots     = 24 // how many slots that has, a power of two; the other one's behind it
 	PairSlab      = 32 // octets of its slab; the other one's behind it
+	PairReach     = 40 // what keys may give its sender: enum ibv_access_flags; behind it the other's
 	PairHeaderLen = 64
 
 	DirOpen       = 0   // line 0 daemon: the sender may, if its send queue is drained

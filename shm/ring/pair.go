@@ -23,6 +23,8 @@ type PairEnd struct {
 	// have in them.
 	SendCQ, RecvCQ *CQProducer
 	Covered        bool
+	// Reach is what it may do with its peer's memory: of enum ibv_access_flags.
+	Reach uint32
 	// Gone reports whether its program has died: nothing that it stores comes any more.
 	Gone func() bool
 	// Wake has the QP look for receives again.
@@ -70,6 +72,7 @@ func NewPair(mem []byte, ends *[2]PairEnd) *Pair {
 		abi.Word(mem, abi.PairOff+4*uint32(i)).Store(off[i])
 		abi.Word(mem, abi.PairSlots+4*uint32(i)).Store(slots)
 		abi.Word(mem, abi.PairSlab+4*uint32(i)).Store(PairSlab)
+		abi.Word(mem, abi.PairReach+4*uint32(i)).Store(ends[i].Reach)
 		p.Dirs[i].init(mem[off[i]:], slots, &ends[i], to)
 	}
 	abi.Word(mem, abi.PairMagic).Store(abi.MagicPair)

@@ -24,6 +24,7 @@ type PairOut struct {
 	heard, heardAsked                                             *atomic.Uint32
 
 	peer               uint32 // the number of the QP at the other end
+	reach              uint32 // what keys may be asked for, of enum ibv_access_flags
 	counts             []byte // the sender's own lines: see count
 	rooms, slots, slab []byte
 	mask               uint32 // slots - 1
@@ -73,8 +74,10 @@ func OpenPair(mem []byte, side int, receives uint32) (*PairOut, *PairIn, error) 
 	if in.n != receives {
 		return nil, nil, abi.Violation("pair with %d slots for %d receives", in.n, receives)
 	}
-	peer := abi.Word(mem, uint32(abi.PairQPN+4*(1-side))).Load()
-	return out.out(peer), in.in(), nil
+	p := out.out()
+	p.peer = abi.Word(mem, uint32(abi.PairQPN+4*(1-side))).Load()
+	p.reach = abi.Word(mem, uint32(abi.PairReach+4*side)).Load()
+	return p, in.in(), nil
 }
 
 // A dirMem is where a direction lies.
@@ -103,14 +106,14 @@ func findDirection(mem []byte, side int) (*dirMem, error) {
 	return d, nil
 }
 
-func (d *dirMem) out(peer uint32) *PairOut {
+func (d *dirMem) out() *PairOut {
 	word := func(off uint32) *atomic.Uint32 { return abi.Word(d.mem, off) }
 	p := &PairOut{open: word(abi.DirOpen), base: word(abi.DirRecvBase), seq: word(abi.DirSeq),
 		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
 		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
 		heard: word(abi.DirHeard), heardAsked: word(abi.DirHeardAsked),
-		peer: peer, counts: d.mem[abi.DirSeq:abi.DirRooms],
-		rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
+		counts: d.mem[abi.DirSeq:abi.DirRooms],
+		rooms:  d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
 	p.was = p.base.Load()
 	p.used = p.was
 	return p

@@ -142,7 +142,7 @@ func (r *PairRemote) look(w *PairWant) (at place, mem uint32, ok bool) {
 
 // IsThere reports whether w seems to be to be had. It may ask the daemon, and maps what is needed.
 func (r *PairRemote) IsThere(w *PairWant) bool {
-	if w.Length == 0 || w.Length > longestRemote || !r.hasKeys() {
+	if w.Length == 0 || w.Length > longestRemote || w.Right&r.out.reach == 0 || !r.hasKeys() {
 		return false
 	}
 	if gone := r.keys.gone.Load(); gone != r.gone {

@@ -204,7 +204,8 @@ void vrnic_direct_try(struct vrnic_qp *qp)
 {
 	int err = EAGAIN;
 
-	if (vrnic_dead(qp->s) || qp->roce || qp->srq || !qp->s->direct || !vrnic_say_who(qp->s))
+	if (vrnic_dead(qp->s) || qp->qp.qp_type != IBV_QPT_RC || qp->srq || !qp->s->direct ||
+	    !vrnic_say_who(qp->s))
 		return;
 	if (try_cqs(qp)) {
 		err = attach(qp);

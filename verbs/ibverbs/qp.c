@@ -302,7 +302,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 	qp->roce = c->roce;
 	qp->refused_ops = c->attr.refused_ops;
 	qp->direct_every = 1;
-	qp->direct_in = c->s->direct && !c->roce && !attr->srq;
+	qp->direct_in = c->s->direct && attr->qp_type == IBV_QPT_RC && !attr->srq;
 	qp->qp.context = pd->context;
 	qp->qp.qp_context = attr->qp_context;
 	qp->qp.pd = pd;

@@ -162,8 +162,12 @@ static int modify_roce(struct vrnic_qp *qp, const struct ibv_qp_attr *attr, uint
 		err = 0; /* it is in it */
 	if (err || !(mask & IBV_QP_STATE))
 		return err;
-	if (attr->qp_state == IBV_QPS_RESET)
+	if (attr->qp_state == IBV_QPS_RESET) {
+		vrnic_direct_free(qp); /* with what is left to be polled */
 		forget(qp);
+	}
+	if (attr->qp_state == IBV_QPS_RTS && qp->qp.state != IBV_QPS_RTS)
+		vrnic_direct_begin(qp);
 	qp->qp.state = attr->qp_state;
 	return 0;
 }

@@ -97,6 +97,7 @@ bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
 		return false;
 	open_out(out, dir, slots, slab);
 	out->peer = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_QPN + 4 * !side));
+	out->reach = load_acquire(vrnic_word(m->mem, VRNIC_PAIR_REACH + 4 * side));
 	if (!find(m, !side, &dir, &slots, &slab) || slots != receives)
 		return false;
 	open_in(in, dir, slots, slab);

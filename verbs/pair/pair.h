@@ -20,6 +20,7 @@ struct vrnic_pair_out {
 	bool (*wake)(struct vrnic_pair_out *out);
 	uint32_t woken; /* DirWant of the last sleep that has been ended */
 	uint32_t peer; /* the number of the QP at the other end */
+	uint32_t reach; /* what keys may be asked for, of enum ibv_access_flags */
 	char *rooms, *slots, *slab;
 	uint32_t mask; /* slots - 1 */
 	uint32_t slab_size, slab_prod;

@@ -156,7 +156,7 @@ bool vrnic_remote_is_there(struct vrnic_remote *r, const struct vrnic_want *w)
 {
 	uint32_t mem, gone;
 
-	if (!w->length || w->length > LONGEST || !has_table(r))
+	if (!w->length || w->length > LONGEST || !(w->right & r->out->reach) || !has_table(r))
 		return false;
 	gone = load_acquire(r->keys.gone);
 	if (unlikely(gone != r->gone)) {

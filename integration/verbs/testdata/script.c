@@ -126,7 +126,9 @@ static void objects(int sq, int rq, int inl, int how)
 	got[0] = got[1] = events = 0;
 }
 
-static const struct rdma_conn_param param = { .responder_resources = 16, .initiator_depth = 16 };
+/* Without end a Send waits for a receive of RoCE's, too. */
+static const struct rdma_conn_param param = { .responder_resources = 16, .initiator_depth = 16,
+					      .retry_count = 7, .rnr_retry_count = 7 };
 
 static void opened(void)
 {
@@ -391,6 +393,30 @@ static void await_events(long n)
 	answer("ok");
 }
 
+static bool is_roce(void)
+{
+	return s->id->verbs->device->transport_type == IBV_TRANSPORT_IB;
+}
+
+static void to_error(void)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
+
+	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
+}
+
+/* Disconnects when something has gone wrong here. */
+static void hang_up(void)
+{
+	uint64_t late = vt_now_ms() + VT_PATIENCE;
+
+	while (!wrong && vt_state(s->qp) != IBV_QPS_ERR) {
+		poll_once(16);
+		CHECK(vt_now_ms() < late);
+	}
+	CHECK_EQ(rdma_disconnect(s->id), 0);
+}
+
 /* The last of each queue come last. */
 static void over(void)
 {
@@ -401,6 +427,8 @@ static void over(void)
 	int i;
 
 	vt_expect(s->ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	if (is_roce() && vt_state(s->qp) != IBV_QPS_ERR)
+		to_error();
 	while (vt_state(s->qp) != IBV_QPS_ERR)
 		CHECK(vt_now_ms() < late);
 	while (ibv_post_send(s->qp, &wr, &bad)) {
@@ -531,13 +559,6 @@ static void window(int type, uint64_t id)
 	answer("%lu %u", (unsigned long)area[TARGET], mw->rkey);
 }
 
-static void to_error(void)
-{
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_ERR };
-
-	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
-}
-
 static void obey(const char *line)
 {
 	long a[8] = { 0 };
@@ -575,6 +596,8 @@ static void obey(const char *line)
 		to_error();
 	else if (!strcmp(word, "disconnect"))
 		CHECK_EQ(rdma_disconnect(s->id), 0);
+	else if (!strcmp(word, "hang_up"))
+		hang_up();
 	else if (!strcmp(word, "over"))
 		over();
 	else if (!strcmp(word, "report"))

@@ -58,6 +58,7 @@ static char *new_pair(void)
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_OFF + 4 * i), off);
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_SLOTS + 4 * i), DEPTH);
 		atomic_store(vrnic_word(mem, VRNIC_PAIR_SLAB + 4 * i), SLAB);
+		atomic_store(vrnic_word(mem, VRNIC_PAIR_REACH + 4 * i), 0xe);
 		e->dir = mem + off;
 		used = e->was = to->q->rq_head;
 		atomic_store(direct_word(e, VRNIC_DIR_RECV_BASE), used);

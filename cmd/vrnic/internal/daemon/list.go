@@ -190,6 +190,8 @@ type roceQPRow struct {
 	Remote    *netip.Addr `json:"remote"`
 	GIDIndex  *uint8      `json:"gid_index"`
 	PathMTU   *int        `json:"path_mtu"`
+	Path      *string     `json:"path"` // as of iWARP's
+	Why       *string     `json:"why"`
 	SQPSN     *uint32     `json:"sq_psn"` // of the first packet, as those of rq_psn
 	RQPSN     *uint32     `json:"rq_psn"`
 	Timeout   *uint8      `json:"timeout"`
@@ -209,7 +211,7 @@ type roceQPRow struct {
 	owner
 }
 
-func newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
+func (d *device) newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
 	r := roceQPRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, Type: i.Type.String(), PD: i.PD, SendCQ: i.SendCQ,
 		RecvCQ: i.RecvCQ, MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR,
@@ -229,6 +231,13 @@ func newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
 	if i.Type == rdma.RC {
 		r.Timeout, r.Retry, r.RNRRetry, r.MinRNR = &a.Timeout, &a.RetryCount, &a.RNRRetry, &a.MinRNRTimer
 		r.MaxRead, r.MaxDest = &a.MaxRead, &a.MaxDestRead
+		path, why := "wire", ""
+		if slices.ContainsFunc(d.gids(), func(g gidRow) bool { return g.GID.Unmap() == remote }) {
+			path, why = d.direct.Path(i.QPN)
+		}
+		if r.Path = &path; why != "" {
+			r.Why = &why
+		}
 	}
 	return r
 }
@@ -433,7 +442,7 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
 				if dev.roce() {
-					return newRoCEQPRow(i)
+					return dev.newRoCEQPRow(i)
 				}
 				return dev.newQPRow(i)
 			})

@@ -40,7 +40,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	}
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
 	q.direct = &direct.End{Program: q.sd.s.shm, Rings: p.Rings, SendCQ: send.sink.ring,
-		RecvCQ: recv.sink.ring, Domain: h.domain, Log: q.sd.s.log}
+		RecvCQ: recv.sink.ring, Domain: h.domain, RoCE: q.roce, Log: q.sd.s.log}
 	if p.Type != abi.TypeRC && !q.roce {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -91,7 +91,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 		recv.sink.slabs.set(q.qp.Num(), slab)
 	}
 	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
-	if p.Type == abi.TypeRC && p.SRQ == nil && !q.roce {
+	if p.Type == abi.TypeRC && p.SRQ == nil {
 		q.sd.dev.direct.Add(q.direct, q.qp)
 		q.sd.keep(q.direct)
 	}

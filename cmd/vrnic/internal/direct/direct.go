@@ -64,6 +64,7 @@ type End struct {
 	Rings          *ring.DaemonQP
 	SendCQ, RecvCQ *ring.CQProducer
 	Domain         *Domain
+	RoCE           bool
 	Log            *slog.Logger
 
 	qp   *vnic.QP
@@ -275,7 +276,7 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 func (d *Directory) peerLocked(e *End) (*End, string) {
 	near := e.qp.Near()
 	if near == nil {
-		return nil, "its requests are looked at, or memory has been used that is not shared"
+		return nil, e.whyFar()
 	}
 	peer := d.ends[near.Num()]
 	switch {
@@ -291,6 +292,15 @@ func (d *Directory) peerLocked(e *End) (*End, string) {
 		return nil, "the peer is of another user, container or label, or has not asked yet"
 	}
 	return peer, ""
+}
+
+// whyFar is why e's QP has nobody near.
+func (e *End) whyFar() string {
+	if e.RoCE {
+		return "it is not in RTS, its peer is not or is no queue pair of this device that knows it, or " +
+			"somebody looks"
+	}
+	return "its requests are looked at, or memory has been used that is not shared"
 }
 
 // Path says how the messages of QP num, which is connected to another of the device, go: "direct",
@@ -325,7 +335,7 @@ func (d *Directory) Path(num uint32) (path, why string) {
 
 func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*pair, error) {
 	p := &pair{ends: [2]*End{a, b}, users: 2, covered: [2]bool{a.qp.Covered(), b.qp.Covered()}}
-	ends := [2]ring.PairEnd{a.pairEnd(p.covered[0]), b.pairEnd(p.covered[1])}
+	ends := [2]ring.PairEnd{a.pairEnd(b, p.covered[0]), b.pairEnd(a, p.covered[1])}
 	if !a.Program.TakeDescriptor() {
 		return nil, syscall.EAGAIN
 	}
@@ -340,10 +350,11 @@ func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*p
 	return p, nil
 }
 
-func (e *End) pairEnd(covered bool) ring.PairEnd {
+func (e *End) pairEnd(peer *End, covered bool) ring.PairEnd {
 	return ring.PairEnd{
 		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Covered: covered, Gone: e.Program.Gone,
-		Wake: e.qp.Ring, Sent: e.sent, Received: e.received,
+		Reach: e.Domain.access(e.qp.Reaches(peer.qp)),
+		Wake:  e.qp.Ring, Sent: e.sent, Received: e.received,
 		Bad: func(err error) {
 			e.Log.Warn("a pair makes no sense", "qp", e.qp.Num(), "err", err)
 			go func() { _ = e.qp.ModifyState(rdma.QPError) }() // it may have ended meanwhile

@@ -61,6 +61,10 @@ type local struct {
 	mtu  uint32 // of the path; for all, as dest, the peer's number
 	dest packet.QPN
 	gone atomic.Bool // the link is no more; for all
+	// finds says that messages may go past packets, and first is the link that the first of them, of
+	// either end, was for: that of another connection of the same queue pair is not heard; for all.
+	finds atomic.Bool
+	first atomic.Pointer[Link]
 
 	path   Path
 	access roce.Access
@@ -105,6 +109,7 @@ func (l *Link) findPeer() *Link {
 		if p := n.path.Peer(); p != nil && p.local.dest == packet.QPN(l.work.Num()) &&
 			p.local.mtu == n.mtu {
 			n.peer = p
+			l.isWith(p)
 		}
 	}
 	return n.peer
@@ -114,6 +119,21 @@ func (l *Link) findPeer() *Link {
 func (l *Link) FindBy(find func() *Link) {
 	l.shutDoor()
 	l.local.path.Peer, l.local.peer = find, nil
+	l.local.finds.Store(find != nil)
+}
+
+// isWith reports whether nothing has been sent but between l and p, and has it be so from now on.
+func (l *Link) isWith(p *Link) bool {
+	l.local.first.CompareAndSwap(nil, p)
+	p.local.first.CompareAndSwap(nil, l)
+	return l.local.first.Load() == p && p.local.first.Load() == l
+}
+
+// MayPass reports whether messages between l and p, the other end of its connection, may go past
+// packets. Any goroutine may call it.
+func (l *Link) MayPass(p *Link) bool {
+	return l.local.finds.Load() && p.local.finds.Load() && !l.local.gone.Load() &&
+		!p.local.gone.Load() && l.isWith(p)
 }
 
 // openDoor lets the peer in, if it may be.

@@ -162,6 +162,7 @@ func newEngine(t *record.Tape, typ rdma.QPType, p *Path, cfg roce.Config, h roce
 func (l *Link) SetPath(p Path) {
 	l.shutDoor()
 	l.local.path, l.local.peer = p, nil
+	l.local.finds.Store(p.Peer != nil)
 	l.route = p.Route
 	l.head = udp.NewTemplate(udp.Flow{
 		Src: p.Local, Dst: p.Remote, SrcPort: udp.SourcePort(packet.QPN(l.work.Num())),
