@@ -99,7 +99,7 @@ func (s *keySlot) endLocked() *MR {
 	s.cur = nil
 	m.forget()
 	if m.only != nil {
-		delete(m.only.windows, s)
+		delete(m.only.ofFew().windows, s)
 	}
 	m.revoke()
 	if !m.Drained() {

@@ -12,11 +12,24 @@ import (
 // windows of type 2 that are for its connection alone. Its methods are for the QP's owner; on
 // loopback the peer's owner calls Find, Atomic and RemoteInvalidate.
 type Stream struct {
-	pd      *PD
-	num     uint32
-	roce    bool                  // the rules are InfiniBand's
+	pd   *PD
+	num  uint32
+	roce bool                    // the rules are InfiniBand's
+	few  atomic.Pointer[fewHave] // nil: it has none of that
+}
+
+// fewHave is what few Streams have: messages need the others' memory.
+type fewHave struct {
 	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2, bound to this connection
 	refused atomic.Pointer[Refused]
+}
+
+// ofFew makes it when it is first needed.
+func (s *Stream) ofFew() *fewHave {
+	if s.few.Load() == nil {
+		s.few.CompareAndSwap(nil, &fewHave{windows: make(map[*keySlot]struct{})})
+	}
+	return s.few.Load()
 }
 
 // Refused is what a peer has asked for and not got.
@@ -39,7 +52,12 @@ const (
 )
 
 // Refused is the last one that Find has refused; nil: none. It may be called at any time.
-func (s *Stream) Refused() *Refused { return s.refused.Load() }
+func (s *Stream) Refused() *Refused {
+	if few := s.few.Load(); few != nil {
+		return few.refused.Load()
+	}
+	return nil
+}
 
 // Init makes s a stream of pd, which Add counts; roce: a queue pair of RoCE.
 func (s *Stream) Init(pd *PD, roce bool) { s.pd, s.roce = pd, roce }
@@ -72,7 +90,11 @@ func (s *Stream) unshared() bool { return s.pd.streams.Load() <= 1 }
 func (s *Stream) EndWindows() {
 	s.pd.keyMu.Lock()
 	defer s.pd.keyMu.Unlock()
-	for k := range s.windows {
+	few := s.few.Load()
+	if few == nil {
+		return
+	}
+	for k := range few.windows {
 		k.endLocked()
 	}
 }
@@ -120,7 +142,7 @@ func (s *Stream) Find(u *Use, stag uint32, to uint64, n uint32) (*MR, error) {
 
 // refuse notes what the peer has not got.
 func (s *Stream) refuse(r *Refused, code iwarp.TermCode, format string, args ...any) (*MR, error) {
-	s.refused.Store(r)
+	s.ofFew().refused.Store(r)
 	return nil, &iwarp.LocalError{Cause: code, Err: fmt.Errorf("%s to STag %#x: %s", r.Use, r.Key,
 		fmt.Sprintf(format, args...))}
 }
@@ -184,10 +206,7 @@ func (s *Stream) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
 	ended = k.endLocked()
 	k.cur, k.key = m, m.stag
 	if m.only != nil {
-		if s.windows == nil {
-			s.windows = make(map[*keySlot]struct{})
-		}
-		s.windows[k] = struct{}{}
+		s.ofFew().windows[k] = struct{}{}
 	}
 	pd.keys.replace(m)
 	m.publish()
