@@ -33,9 +33,9 @@ type Host struct {
 	mu        sync.Mutex
 	cfg       sctp.Config        // of Endpoints
 	ep        *sctp.Endpoint     // guarded by mu: of what is new
-	old       []*sctp.Endpoint   // +checklocks:mu: of what there was before ep
-	only      [1]*sctp.Endpoint  // +checklocks:mu: ep, for all
-	gone      sctp.Stats         // +checklocks:mu: of Endpoints that there were
+	old       []*sctp.Endpoint   // of what there was before ep; +checklocks:mu
+	only      [1]*sctp.Endpoint  // ep, for all; +checklocks:mu
+	gone      sctp.Stats         // of Endpoints that there were; +checklocks:mu
 	conns     map[*Conn]struct{} // +checklocks:mu
 	listeners []*Listener        // +checklocks:mu
 	timer     tcpip.Timer        // guarded by mu
@@ -303,6 +303,8 @@ func (s *Host) drainOnce() bool {
 
 // arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early
 // does no harm, so that it is only ever moved to an earlier time.
+//
+// +checklocks:s.mu
 func (s *Host) arm(now time.Time) {
 	at, ok := s.deadline()
 	if !ok || s.ended || !s.armed.IsZero() && !at.Before(s.armed) {
