@@ -12,8 +12,9 @@ import (
 var sources = []string{
 	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c", "../ibverbs/srq.c",
 	"../ibverbs/post.c", "../ibverbs/poll.c", "../ibverbs/wr.c", "../ibverbs/direct.c",
-	"../pair/remote.c", "../pair/keys.c", "../pair/pair.c", "../core/table.c",
-	"../*.h", "../core/*.h", "../pair/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h", "testdata/*.[ch]",
+	"../pair/remote.c", "../pair/keys.c", "../pair/pair.c", "../pair/wake.c",
+	"../core/table.c", "../*.h", "../core/*.h", "../pair/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h",
+	"testdata/*.[ch]",
 }
 
 func TestMain(m *testing.M) { ctest.Main(m) }

@@ -401,6 +401,12 @@ static int get_pair(uint32_t qp, struct vrnic_direct_reply *rep, int *fd)
 	return 0;
 }
 
+void vrnic_close(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
 	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
@@ -427,6 +433,8 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 		return get_peer(0, fds);
 	case VRNIC_OP_DIRECT_MEM:
 		return get_peer(1, fds);
+	case VRNIC_OP_DIRECT_WAKE: /* nobody sleeps here */
+		return EINVAL;
 	case VRNIC_OP_MODIFY_QP:
 		if (context.roce) {
 			put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state);
