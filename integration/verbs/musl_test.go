@@ -50,4 +50,9 @@ func TestMusl(t *testing.T) {
 		}
 		chosen = []string{"VRNIC_LIB_DIR="} // from here on its own choice
 	}
+	path := filepath.Join(workDir, "musl-loaded")
+	build("musl-gcc", "-o", path, "testdata/loaded.c")
+	t.Run("loaded", func(t *testing.T) {
+		top.server.in(t).startEnv(chosen, path).succeed(cLimit, "^[1-9] devices$")
+	})
 }

@@ -20,10 +20,18 @@
 /* Yields after which a thread that finds nothing looks for the daemon. */
 #define LOOK_YIELDS 64
 
-/* No call is needed to find them. */
-/* in a row, since the last yield */
-static __thread __attribute__((tls_model("initial-exec"))) uint32_t empty_polls;
-static __thread __attribute__((tls_model("initial-exec"))) uint32_t yields;
+/*
+ * No call is needed to find them, but with musl, which has no room for such in what is loaded
+ * later: a module of a program, as Python's and UCX's are, brings this library with it.
+ */
+#ifdef __GLIBC__
+#define BY_NO_CALL __attribute__((tls_model("initial-exec")))
+#else
+#define BY_NO_CALL
+#endif
+
+static __thread BY_NO_CALL uint32_t empty_polls; /* in a row, since the last yield */
+static __thread BY_NO_CALL uint32_t yields;
 
 /*
  * There is nothing to wait for on a dead session: a program that polls for ever all the same leaves
