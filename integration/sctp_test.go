@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
@@ -78,12 +79,7 @@ func checkSCTP(t *testing.T, pcap string) {
 	if _, err := exec.LookPath("tshark"); err != nil {
 		needtest.Lacking(t, "tshark", err)
 	}
-	options := []string{"-o", "sctp.checksum:CRC 32c"}
-	// Ports that a client may have drawn are those of other protocols to tshark.
-	for _, other := range []string{"dlm3", "e1ap", "e2ap", "f1ap", "m2ap", "m3ap", "ngap", "rua",
-		"s1ap", "sbcap", "sgsap", "tls", "x2ap", "xnap"} {
-		options = append(options, "--disable-protocol", other)
-	}
+	options := peertest.TsharkOptions()
 	count := func(filter string) int {
 		return strings.Count(tshark(t, pcap, append(options, "-Y", filter)...), "\n")
 	}

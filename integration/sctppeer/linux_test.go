@@ -238,10 +238,9 @@ func dissect(t *testing.T, pcap string) {
 		needtest.Lacking(t, "tshark", err)
 	}
 	// One line a packet; fields are empty where a packet has none.
-	cmd := exec.Command("tshark", "-n", "-r", pcap, "-o", "sctp.checksum:CRC 32c", "-Y", "sctp", "-T",
-		"fields",
-		"-e", "sctp.checksum.status", "-e", "_ws.malformed", "-e", "sctp.data_payload_proto_id", "-e",
-		"sctp.adaptation_layer_indication")
+	cmd := exec.Command("tshark", append(peertest.TsharkOptions(), "-n", "-r", pcap, "-Y", "sctp",
+		"-T", "fields", "-e", "sctp.checksum.status", "-e", "_ws.malformed", "-e",
+		"sctp.data_payload_proto_id", "-e", "sctp.adaptation_layer_indication")...)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s: %v", cmd, err)
