@@ -2,7 +2,6 @@ package record
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/netip"
@@ -63,10 +62,14 @@ func ReadAbout(in *Reader, qpn uint32) (*About, error) {
 			}
 		case s.Kind == SCTPEndpoint:
 			for i := range rec.Steps {
-				if e := &rec.Steps[i]; e.Op == opSCTPEvent {
-					associations[object{s.ID, e.Args[1]}] = ports{s.Device, uint16(e.Args[13]),
-						uint16(e.Args[14])}
-					messages[object{s.ID, e.Args[5]}] = e.Args[1]
+				e := &rec.Steps[i]
+				if e.Op != opSCTPEvent {
+					continue
+				}
+				associations[object{s.ID, e.Args[1]}] = ports{s.Device, uint16(e.Args[13]),
+					uint16(e.Args[14])}
+				if n := e.Args[5]; n != 0 {
+					messages[object{s.ID, n}] = e.Args[1]
 				}
 			}
 		}
@@ -91,8 +94,7 @@ func managed(steps []Step, qpn uint32) (numbers []uint64) {
 	call, last := &steps[0], &steps[len(steps)-1]
 	switch {
 	case call.Op == opRestore:
-		var s cm.State
-		if json.Unmarshal(call.Octets, &s) == nil {
+		if s, err := stateOf(call.Octets); err == nil {
 			for i := range s.Conns {
 				if s.Conns[i].QPN == qpn {
 					numbers = append(numbers, s.Conns[i].Number)
@@ -107,7 +109,7 @@ func managed(steps []Step, qpn uint32) (numbers []uint64) {
 	default:
 		return nil
 	}
-	if json.Unmarshal([]byte(call.Text), &r) == nil && r.QPN == qpn {
+	if unmarshal([]byte(call.Text), &r) == nil && r.QPN == qpn {
 		numbers = append(numbers, number)
 	}
 	return numbers
@@ -120,14 +122,15 @@ func (a *About) Has(rec *Record) bool {
 		return true
 	}
 	for i := range rec.Steps {
-		if a.step(s, &rec.Steps[i]) {
+		if a.step(s, rec.Steps[0].Op, &rec.Steps[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-func (a *About) step(s *Subject, step *Step) bool {
+// step says whether a Step of that call is about the queue pair.
+func (a *About) step(s *Subject, call Op, step *Step) bool {
 	var numbers []uint64
 	switch op := step.Op; {
 	case op == opTold:
@@ -146,8 +149,8 @@ func (a *About) step(s *Subject, step *Step) bool {
 	case op >= opManager && op <= opManager+Op(cm.CallAnswer),
 		op >= opSCTP && op <= opSCTP+Op(sctp.CallRelease):
 		numbers = step.Args[1:2]
-	case op == opReturn && (s.Kind == ConnManager || s.Kind == SCTPEndpoint):
-		numbers = step.Args[:1]
+	case op == opReturn && (s.Kind == ConnManager || call == opSCTP+Op(sctp.CallDial)):
+		numbers = step.Args[:1] // of what was made: other calls of SCTP's return counts
 	}
 	for _, n := range numbers {
 		if n != 0 && a.objects[object{s.ID, n}] {

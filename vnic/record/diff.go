@@ -61,9 +61,10 @@ type Run struct {
 	count    map[laneKey]int    // of subjects, without n
 	lost     map[laneKey]bool   // of which there was no room for all, without a lane
 	messages map[message]*thing
-	objects  map[object]laneKey // of engines that have many connections
-	kinds    map[uint64]string  // of subjects
-	room     int                // for octets, and for things
+	objects  map[object]laneKey  // of engines that have many connections
+	engines  map[laneKey]laneKey // whose an object is, without lanes
+	kinds    map[uint64]string   // of subjects
+	room     int                 // for octets, and for things
 }
 
 // A message is a payload of a connection.
@@ -87,7 +88,7 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 	r := &Run{lanes: make(map[laneKey][]*thing), names: make(map[laneKey]string),
 		subjects: make(map[uint64]laneKey), count: make(map[laneKey]int), lost: make(map[laneKey]bool),
 		messages: make(map[message]*thing), objects: make(map[object]laneKey),
-		kinds: make(map[uint64]string), room: runRoom}
+		engines: make(map[laneKey]laneKey), kinds: make(map[uint64]string), room: runRoom}
 	for {
 		rec, err := f.Next()
 		switch {
@@ -122,14 +123,12 @@ func ReadRun(in io.Reader, octets bool, call func(op uint16) string) (*Run, erro
 func (r *Run) connection(o object) laneKey {
 	k, ok := r.objects[o]
 	if !ok {
-		k = r.subjects[o.engine]
-		k.kind += " connection"
-		k.n = 0
+		engine := r.subjects[o.engine]
+		k = laneKey{kind: engine.kind + " connection", device: engine.device}
 		r.count[k]++
 		k.n = r.count[k]
-		r.objects[o] = k
-		r.names[k] = fmt.Sprintf("%s, its connection %d", r.names[r.subjects[o.engine]], k.n)
-		r.lost[k] = r.lost[r.subjects[o.engine]]
+		r.objects[o], r.engines[k] = k, engine
+		r.names[k] = fmt.Sprintf("%s, its connection %d", r.names[engine], k.n)
 	}
 	return k
 }
@@ -208,8 +207,8 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 	}
 }
 
-// cut reports that the recording may not have all of a subject.
-func (r *Run) cut(who laneKey) bool { return r.Cut != nil || r.lost[who] }
+// cut reports that the recording may not have all of a subject, or of a connection of one's.
+func (r *Run) cut(who, engine laneKey) bool { return r.Cut != nil || r.lost[who] || r.lost[engine] }
 
 // A found is a difference of two lanes.
 type found struct {
@@ -233,7 +232,11 @@ func First(a, b *Run) string {
 		}
 		who := k
 		who.lane = 0
-		f := compare(a.lanes[k], b.lanes[k], a.cut(who), b.cut(who))
+		engine, ok := a.engines[who]
+		if !ok {
+			engine = b.engines[who]
+		}
+		f := compare(a.lanes[k], b.lanes[k], a.cut(who, engine), b.cut(who, engine))
 		if f == nil || first != nil && first.at <= f.at {
 			continue
 		}

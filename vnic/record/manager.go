@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -146,8 +147,24 @@ type managerPlayer struct {
 	drawn    uint32
 }
 
-// most bounds what a Manager keeps.
-const mostConns = 1 << 20
+// What a recording may ask for: mostConns bounds what a Manager keeps, and mostValues what its State
+// has in all, of which one octet may ask for hundreds.
+const (
+	mostConns  = 1 << 20
+	mostValues = 1 << 20
+)
+
+// stateOf takes what a Manager begins with out of its Step.
+func stateOf(b []byte) (s *cm.State, err error) {
+	if bytes.Count(b, []byte{','}) >= mostValues {
+		return nil, errNoCall
+	}
+	err = json.Unmarshal(b, &s)
+	if err == nil && s == nil { // null
+		err = errNoCall
+	}
+	return s, err
+}
 
 func newManagerPlayer(t *Tape, c *CM, s *script) (engine, error) {
 	p := &managerPlayer{t: t, s: s, accounts: map[int]*cm.Account{}}
@@ -190,12 +207,11 @@ func (p *managerPlayer) account(n int) *cm.Account {
 
 // restore makes the Manager that the recording begins with.
 func (p *managerPlayer) restore(b []byte) error {
-	var s cm.State
-	err := json.Unmarshal(b, &s)
+	s, err := stateOf(b)
 	if err != nil {
 		return err
 	}
-	if p.r, err = cm.Restore(p.cfg, p.t.r.began, &s, p.account); err != nil {
+	if p.r, err = cm.Restore(p.cfg, p.t.r.began, s, p.account); err != nil {
 		return err
 	}
 	j := &Manager{t: p.t, accounts: map[*cm.Account]int{}, told: func(e *cm.Event) {
@@ -210,7 +226,7 @@ func (p *managerPlayer) restore(b []byte) error {
 	for n, a := range p.accounts {
 		j.accounts[a] = n
 	}
-	j.begin(p.r.Manager, &s)
+	j.begin(p.r.Manager, s)
 	return nil
 }
 

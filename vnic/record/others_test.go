@@ -2,11 +2,14 @@ package record
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +29,7 @@ func others(t testing.TB) []byte {
 		setUps(t, r)
 		datagrams(t, r)
 		managers(t, r)
-		associate(t, r)
+		associate(t, r, 9)
 	})
 }
 
@@ -164,8 +167,9 @@ func managers(t testing.TB, r *Recorder) {
 	carry()
 }
 
-// associate records two endpoints of SCTP, one of which sends the other messages, and ends that.
-func associate(t testing.TB, r *Recorder) {
+// associate records two endpoints of SCTP, one of which sends the other messages from each of these
+// ports, and ends that.
+func associate(t testing.TB, r *Recorder, from ...uint16) {
 	t.Helper()
 	check := func(err error) {
 		t.Helper()
@@ -207,20 +211,22 @@ func associate(t testing.TB, r *Recorder) {
 		}
 		return told
 	}
-	a, err := e[0].Dial(now, sctp.DialConfig{LocalPort: 9, Locals: addrs[:1], RemotePort: 7,
-		Remotes: addrs[1:], Options: opt})
-	check(err)
-	carry()
-	for range 3 {
-		_, err := a.Send(now, sctp.SendOptions{Stream: 2, PPID: 16}, bytes.NewReader(
-			bytes.Repeat([]byte("something to say, "), 100)))
+	for _, port := range from {
+		a, err := e[0].Dial(now, sctp.DialConfig{LocalPort: port, Locals: addrs[:1], RemotePort: 7,
+			Remotes: addrs[1:], Options: opt})
 		check(err)
-	}
-	carry()
-	e[0].LinkUp(now)
-	check(a.Shutdown(now))
-	if told := carry(); len(told) == 0 || told[len(told)-1].Kind != sctp.EventDown {
-		t.Fatalf("%+v", told)
+		carry()
+		for range 3 {
+			_, err := a.Send(now, sctp.SendOptions{Stream: 2, PPID: 16}, bytes.NewReader(
+				bytes.Repeat([]byte("something to say, "), 100)))
+			check(err)
+		}
+		carry()
+		e[0].LinkUp(now)
+		check(a.Shutdown(now))
+		if told := carry(); len(told) == 0 || told[len(told)-1].Kind != sctp.EventDown {
+			t.Fatalf("%+v", told)
+		}
 	}
 	e[1].StopListening(7, nil)
 }
@@ -248,18 +254,19 @@ func TestReplayOthers(t *testing.T) {
 	}
 }
 
+func readRun(t *testing.T, b []byte) *Run {
+	t.Helper()
+	r, err := ReadRun(bytes.NewReader(b), true, func(op uint16) string { return fmt.Sprint(op) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // What sets up connections, and datagrams, can be compared between two runs.
 func TestDiffOthers(t *testing.T) {
-	read := func(b []byte) *Run {
-		t.Helper()
-		r, err := ReadRun(bytes.NewReader(b), true, func(op uint16) string { return fmt.Sprint(op) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
 	b := others(t)
-	if s := First(read(b), read(others(t))); s != "" {
+	if s := First(readRun(t, b), readRun(t, others(t))); s != "" {
 		t.Errorf("the same: %s", s)
 	}
 	for _, tt := range []struct {
@@ -296,8 +303,141 @@ func TestDiffOthers(t *testing.T) {
 			return true
 		}, "its connection 1, event 2: "},
 	} {
-		if s := First(read(b), read(change(t, b, tt.f))); !strings.Contains(s, tt.want) {
+		if s := First(readRun(t, b), readRun(t, change(t, b, tt.f))); !strings.Contains(s, tt.want) {
 			t.Errorf("%s: %q is without %q", tt.name, s, tt.want)
+		}
+	}
+}
+
+// What a connection has done behind an engine's loss is no difference, nor is what it has not done.
+func TestDiffLost(t *testing.T) {
+	b := others(t)
+	for _, tt := range []struct {
+		kind string
+		op   Op
+	}{{SCTPEndpoint, opSCTPEvent}, {ConnManager, opTold}} {
+		cut := lose(t, b, tt.kind, tt.op)
+		if a, b := readRun(t, b), readRun(t, cut); First(a, b) != "" || First(b, a) != "" {
+			t.Errorf("%s: %q, %q", tt.kind, First(a, b), First(b, a))
+		}
+	}
+}
+
+// lose is b without what engines of that kind did behind the first Step of op.
+func lose(t *testing.T, b []byte, kind string, op Op) []byte {
+	t.Helper()
+	in, err := NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := appendRecord([]byte(magic), in.content)
+	lost := map[uint64]bool{}
+	for {
+		rec, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := rec.Subject
+		if s != nil && lost[s.ID] {
+			continue
+		}
+		out = appendRecord(out, in.content)
+		if s != nil && s.Kind == kind && slices.ContainsFunc(rec.Steps, func(s Step) bool {
+			return s.Op == op
+		}) {
+			lost[s.ID] = true
+			out = appendRecord(out, binary.AppendUvarint([]byte{kindLost}, s.ID))
+		}
+	}
+	if len(lost) == 0 {
+		t.Fatal("there is no such step")
+	}
+	return out
+}
+
+// What a connection manager begins with is no more than memory that a replay may take.
+func TestHostileState(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"much of nothing": slices.Concat([]byte(`{"Conns":[{}`), bytes.Repeat([]byte(",{}"), mostValues),
+			[]byte("]}")),
+		"nothing":                        []byte("null"),
+		"a connection without an end":    []byte(`{"Conns":[{"Every":0}]}`),
+		"a timer of what is not there":   []byte(`{"Timers":[{"Of":1}]}`),
+		"something that is over already": []byte(`{"Kept":[7]}`),
+	} {
+		o := play(written(t, func(r *Recorder) {
+			tape := r.Tape("rocep0", 0)
+			tape.about.Kind, tape.about.CM = ConnManager, &CM{}
+			tape.id = r.open(tape.about)
+			tape.call(opRestore, b, "")
+			tape.done(0, nil, nil)
+		}))
+		if o.err == nil || errors.Is(o.err, io.EOF) ||
+			errors.Is(o.err, errNoCall) != strings.HasSuffix(name, "nothing") {
+			t.Errorf("%s: %v", name, o.err)
+		}
+	}
+}
+
+// Of associations that share an endpoint those are a queue pair's that have its ports.
+func TestAboutAssociation(t *testing.T) {
+	b := written(t, func(r *Recorder) {
+		own := r.Tape("vrnic0", 30)
+		own.Between("sctp", "10.0.0.1:9", "10.0.0.2:7")
+		own.id = r.open(own.about)
+		associate(t, r, 9, 10)
+	})
+	for _, qpn := range []uint32{30, 31} {
+		got := map[Op]int{}
+		for _, rec := range recordsAbout(t, b, qpn) {
+			if rec.Subject.Device != "vrnic0" {
+				t.Errorf("%v is about another device", rec.Subject)
+			}
+			if op := rec.Steps[0].Op; op != opSCTP+Op(sctp.CallInput) &&
+				op != opSCTP+Op(sctp.CallOutput) && op != opSCTP+Op(sctp.CallEvent) {
+				got[op]++
+			}
+		}
+		want := map[Op]int{}
+		if qpn == 30 {
+			want = map[Op]int{opSCTP + Op(sctp.CallDial): 1, opSCTP + Op(sctp.CallSend): 3,
+				opSCTP + Op(sctp.CallShutdown): 1}
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("about QP %d there is %v, want %v", qpn, got, want)
+		}
+	}
+}
+
+// recordsAbout are the records with Steps that are about a queue pair; of their Steps the first
+// one has its Op only.
+func recordsAbout(t *testing.T, b []byte, qpn uint32) (all []Record) {
+	t.Helper()
+	in, err := NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := ReadAbout(in, qpn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in, err = NewReader(bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		rec, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Subject != nil && len(rec.Steps) > 0 && a.Has(&rec) {
+			rec.Steps = []Step{{Op: rec.Steps[0].Op}}
+			all = append(all, rec)
 		}
 	}
 }
@@ -312,29 +452,9 @@ func TestAbout(t *testing.T) {
 		21: {ConnManager: 6}, // who accepts
 		10: {DatagramQP: 3}, 99: {},
 	} {
-		in, err := NewReader(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := ReadAbout(in, qpn)
-		if err != nil {
-			t.Fatal(err)
-		}
 		got := map[string]int{}
-		if in, err = NewReader(bytes.NewReader(b)); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			rec, err := in.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if rec.Subject != nil && len(rec.Steps) > 0 && a.Has(&rec) {
-				got[rec.Subject.Kind]++
-			}
+		for _, rec := range recordsAbout(t, b, qpn) {
+			got[rec.Subject.Kind]++
 		}
 		for k, n := range want {
 			if got[k] < n {
