@@ -38,7 +38,7 @@ type inbound struct {
 	gotErr error
 
 	slice slice.Usual      // the watcher's
-	quiet bool             // of quieten, too
+	quiet bool             // the watcher's, too: what quieten has chosen
 	low   func(fd uintptr) // sets what quieten has chosen
 	waits bool             // it waits for idle
 	idle  chan struct{}

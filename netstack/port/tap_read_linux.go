@@ -154,8 +154,8 @@ func (r *tapReader) bringFull(first bool, more func() bool) {
 	r.owing = 0
 }
 
-// more is look for who has brought a frame and looks for the next one again and again.
-// The kernel tells nobody of that meanwhile.
+// more is look for who has brought a frame and looks for the next one again and again. The kernel
+// tells nobody of that meanwhile.
 func (r *tapReader) more() bool {
 	r.slice.Share()
 	r.t.doze.Ignore()

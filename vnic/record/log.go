@@ -14,8 +14,7 @@ import (
 	"github.com/vrnic/vrnic/roce"
 )
 
-// magic begins a file, of this version.
-// One of version 1 has less that is played.
+// magic begins a file. One of version 1, with oldMagic, is read as well: less of it is played.
 const (
 	magic    = "vrnic recording 2\n"
 	oldMagic = "vrnic recording 1\n"

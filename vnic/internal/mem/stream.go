@@ -34,7 +34,7 @@ func (s *Stream) ofFew() *fewHave {
 
 // Refused is what a peer has asked for and not got.
 type Refused struct {
-	Use    string // an RDMA Write, an RDMA Read or an atomic
+	Use    string // "RDMA Write", "RDMA Read" or "atomic"
 	Key    uint32
 	Addr   uint64
 	Octets uint32

@@ -76,7 +76,8 @@ func TestSpec(t *testing.T) {
 
 // A docker that reads no specification is given the same by options.
 func TestOptions(t *testing.T) {
-	devices := append(twoDevices(), Device{Name: "odd", Folder: "/run/a b", Files: "/run/f/odd"})
+	devices := append(twoDevices(), Device{Name: "odd", Folder: "/run/a b", Files: "/run/f/odd"},
+		Device{Name: "blank", Socket: "a b.sock", Folder: "/run/b", Files: "/run/f/blank"})
 	s, err := NewSpec(devices)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("the options are %s, %v; want %s", got, err, want)
 	}
 	for name, want := range map[string]string{"none": "but vrnic0, roce-0.1_x, odd",
-		"odd": "a space or a colon"} {
+		"odd": "a space or a colon", "blank": "has a space"} {
 		if _, err := Options(file, name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}

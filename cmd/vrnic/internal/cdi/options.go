@@ -8,6 +8,9 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
+// blanks part words for a shell.
+const blanks = " \t\n"
+
 // Options are the words by which a runtime that does not read specifications, as docker before
 // version 25, gives a container the same as the device of that name in the specification file:
 // `docker run`'s -v and -e.
@@ -26,7 +29,7 @@ func Options(file, name string) (words []string, err error) {
 			strings.Join(there, ", "))
 	}
 	for _, m := range d.ContainerEdits.Mounts {
-		if strings.ContainsAny(m.HostPath, ": \t\n") {
+		if strings.ContainsAny(m.HostPath, ":"+blanks) {
 			return nil, fmt.Errorf("%q cannot be an option of docker's: it has a space or a colon",
 				m.HostPath)
 		}
@@ -37,6 +40,9 @@ func Options(file, name string) (words []string, err error) {
 		words = append(words, "-v", word)
 	}
 	for _, e := range d.ContainerEdits.Env {
+		if strings.ContainsAny(e, blanks) {
+			return nil, fmt.Errorf("%q cannot be an option in one word: it has a space", e)
+		}
 		words = append(words, "-e", e)
 	}
 	return words, nil

@@ -19,7 +19,8 @@ type Begun struct {
 // MadeUp is the comment of packets of Begun.
 const MadeUp = "made up: this connection began before the capture, and Wireshark knows it by this"
 
-// maxBegun bounds the connections that are known: behind it all are so no more.
+// maxBegun bounds the connections that are known. Of others nothing is made up: it might be in the
+// middle of one that was known.
 const maxBegun = 1 << 16
 
 // NewBegun is one that has seen nothing.
@@ -50,7 +51,7 @@ func (b *Begun) Before(p *capture.Packet, is *capture.Parsed, from, to *capture.
 		return nil, nil
 	}
 	if len(b.seen) == maxBegun {
-		clear(b.seen)
+		return nil, nil
 	}
 	b.seen[conn] = struct{}{}
 	if !old {

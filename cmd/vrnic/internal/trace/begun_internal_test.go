@@ -44,6 +44,10 @@ func TestBegun(t *testing.T) {
 	a4, b4 := netip.MustParseAddrPort("10.1.0.1:9"), netip.MustParseAddrPort("10.1.0.2:8")
 	a6, b6 := netip.MustParseAddrPort("[fd01::1]:9"), netip.MustParseAddrPort("[fd01::2]:8")
 	iwarpQP := &capture.QP{Transport: "tcp"}
+	full := NewBegun()
+	for i := range maxBegun {
+		full.seen[[2]netip.AddrPort{netip.AddrPortFrom(a4.Addr(), uint16(i))}] = struct{}{}
+	}
 	for name, tt := range map[string]struct {
 		a, b            netip.AddrPort
 		syn             bool
@@ -88,6 +92,9 @@ func TestBegun(t *testing.T) {
 				t.Errorf("%s: packet %d is %+v from %v at %d, in %v, %v", name, i, f, now.Src, now.Seq, m.In,
 					err)
 			}
+		}
+		if got, err := full.Before(p, &is, tt.from, tt.to); err != nil || len(got) != 0 {
+			t.Errorf("%s: behind too many connections there are %d packets, %v", name, len(got), err)
 		}
 		is = parser.Parse(segment(t, tt.b, tt.a, false, fpdu).Data)
 		if got, err := b.Before(p, &is, iwarpQP, nil); err != nil ||
