@@ -46,11 +46,11 @@ func TestRecord(t *testing.T) {
 	need(t, "rping", "ucmatose", "ibv_ud_pingpong")
 	for _, tt := range recordings {
 		t.Run(tt.name, func(t *testing.T) {
-			make := twoDevices
+			devices := twoDevices
 			if tt.roce {
-				make = roceTopologies[1].make
+				devices = roceTopologies[1].make
 			}
-			top := make(t)
+			top := devices(t)
 			d := top.server.in(t).daemon
 			b := d.recorded(t, func() { tt.run(t, top) })
 			out, ok := replay(t, b)

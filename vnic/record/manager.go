@@ -147,8 +147,8 @@ type managerPlayer struct {
 	drawn    uint32
 }
 
-// What a recording may ask for: mostConns bounds what a Manager keeps, and mostValues what its State
-// has in all, of which one octet may ask for hundreds.
+// What a recording may ask for: mostConns bounds what a Manager keeps, and mostValues what its
+// State has in all, of which one octet may ask for hundreds.
 const (
 	mostConns  = 1 << 20
 	mostValues = 1 << 20

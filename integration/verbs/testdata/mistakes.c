@@ -164,7 +164,10 @@ static void no_right(bool right)
 	vt_free(&p);
 }
 
-/* As a program does that has the key of another one the wrong way round: no region of this one has it. */
+/*
+ * As a program does that has the key of another one the wrong way round: no region of this one has
+ * it.
+ */
 static void refused_key(bool right)
 {
 	uint32_t rkey;

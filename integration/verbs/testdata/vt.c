@@ -244,7 +244,8 @@ void vt_open(struct vt_pair *p, const struct vt_opts *o)
 	if (o->ack_timeout) {
 		uint8_t code = (uint8_t)o->ack_timeout;
 
-		CHECK_EQ(rdma_set_option(p->a.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof(code)), 0);
+		CHECK_EQ(rdma_set_option(p->a.id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code,
+					 sizeof(code)), 0);
 	}
 	CHECK_EQ(rdma_connect(p->a.id, &param), 0);
 
