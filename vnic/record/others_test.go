@@ -326,36 +326,64 @@ func TestDiffLost(t *testing.T) {
 // lose is b without what engines of that kind did behind the first Step of op.
 func lose(t *testing.T, b []byte, kind string, op Op) []byte {
 	t.Helper()
-	in, err := NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := appendRecord([]byte(magic), in.content)
 	lost := map[uint64]bool{}
-	for {
-		rec, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	b = edit(t, b, func(out []byte, rec *Record, content []byte) []byte {
 		s := rec.Subject
 		if s != nil && lost[s.ID] {
-			continue
+			return out
 		}
-		out = appendRecord(out, in.content)
+		out = appendRecord(out, content)
 		if s != nil && s.Kind == kind && slices.ContainsFunc(rec.Steps, func(s Step) bool {
 			return s.Op == op
 		}) {
 			lost[s.ID] = true
 			out = appendRecord(out, binary.AppendUvarint([]byte{kindLost}, s.ID))
 		}
-	}
+		return out
+	})
 	if len(lost) == 0 {
 		t.Fatal("there is no such step")
 	}
-	return out
+	return b
+}
+
+// edit is a recording of what f adds for each record of b, whose content it gets.
+func edit(t *testing.T, b []byte, f func(out []byte, rec *Record, content []byte) []byte) []byte {
+	t.Helper()
+	in, err := NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := appendRecord([]byte(magic), in.content)
+	for {
+		rec, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = f(out, &rec, in.content)
+	}
+}
+
+// A call that an engine does not make any more is a difference, also if the one before was the
+// same.
+func TestReplayNothing(t *testing.T) {
+	done := false
+	o := play(edit(t, others(t), func(out []byte, rec *Record, content []byte) []byte {
+		out = appendRecord(out, content)
+		if !done && len(rec.Steps) > 0 && rec.Steps[0].Op == opSCTP+Op(sctp.CallEvent) {
+			done = true
+			out = appendRecord(out, content)
+		}
+		return out
+	}))
+	if !errors.Is(o.err, io.EOF) || len(o.diffs) != 1 ||
+		!strings.Contains(o.diffs[0], "recorded: NextEvent") ||
+		!strings.Contains(o.diffs[0], "replayed: nothing") {
+		t.Errorf("%v, %q", o.err, o.diffs)
+	}
 }
 
 // What a connection manager begins with is no more than memory that a replay may take.

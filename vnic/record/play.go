@@ -138,6 +138,7 @@ func (c *conn) play(steps []Step) (is []Step, err error) {
 		return nil, errNoCall
 	}
 	c.script = script{left: steps[1:]}
+	c.sink.b = c.sink.b[:0]
 	if err := c.engine.play(&steps[0]); err != nil {
 		return nil, err
 	}
@@ -201,10 +202,14 @@ func (l *lastRecord) put(content []byte, _ bool) bool {
 	return true
 }
 
-// steps are those of the last record.
+// steps are those of the last record; none: there was no call, as of an engine that is asked for an
+// event and has none.
 func (l *lastRecord) steps() ([]Step, error) {
 	b := l.b
-	if len(b) == 0 || b[0] != kindSteps {
+	switch {
+	case len(b) == 0:
+		return nil, nil
+	case b[0] != kindSteps:
 		return nil, errNoCall
 	}
 	b = b[1:]

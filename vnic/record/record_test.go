@@ -211,22 +211,8 @@ func TestReplay(t *testing.T) {
 // change is b with a change to a record's Steps.
 func change(t *testing.T, b []byte, f func(s *Step) bool) []byte {
 	t.Helper()
-	out := []byte(magic)
-	in, err := NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out = appendRecord(out, in.content)
 	done := false
-	for {
-		rec, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content := bytes.Clone(in.content)
+	b = edit(t, b, func(out []byte, rec *Record, content []byte) []byte {
 		if len(rec.Steps) > 0 {
 			var c builder
 			c.begin(rec.Subject.ID, rec.At)
@@ -238,12 +224,12 @@ func change(t *testing.T, b []byte, f func(s *Step) bool) []byte {
 			}
 			content = c.b
 		}
-		out = appendRecord(out, content)
-	}
+		return appendRecord(out, content)
+	})
 	if !done {
 		t.Fatal("there is no such step")
 	}
-	return out
+	return b
 }
 
 // What differs is told, with the connection, the call and the octet.
