@@ -38,8 +38,9 @@ func captureCommand() *cli.Command {
 			"program and operation a packet is, as far as that is known.\n" +
 			"Root and the daemon's own user may do it. The daemon does not wait for who looks: packets " +
 			"that find no room\nare dropped here, not on their way, and counted at the end.\n\n" +
-			"Queue pairs of RoCE of one daemon, and those within a device of iWARP, which copy otherwise, " +
-			"send packets\nmeanwhile.",
+			"Queue pairs of RoCE of one daemon, which copy otherwise, send packets meanwhile, and so do " +
+			"connections\nwithin a device of iWARP that begin then. Of those that were there before is " +
+			"shown what they would send.",
 		Flags: []cli.Flag{
 			socketFlag(),
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "packets of `DEVICE`"},
