@@ -1,5 +1,6 @@
-// Package record keeps what goes into the protocol engines of a device's connections, and what came
-// out of them, and repeats it: `vrnic record` and `vrnic replay`.
+// Package record keeps what goes into a device's protocol engines, those of connections, of what
+// sets them up and of datagrams, and what came out of them, and repeats it: `vrnic record` and
+// `vrnic replay`.
 //
 // An engine, such as an iwarp.Endpoint or a roce.Engine, has no clock, goroutine or socket: what it
 // does follows from the calls of its owner, the time among their arguments, and from what its Host
