@@ -31,7 +31,7 @@ func TestDirect(t *testing.T) {
 		{"transfer", "sends writes_and_reads gather inlined immediate atomics shared_receives " +
 			"late_receives leaves_at_once order unsignaled last_octet chains mixed"},
 		{"errors", "local_key local_bounds receive_rights too_long disconnected moved_to_error overrun"},
-		{"events", "nonblocking solicited no_lost_event acknowledging"},
+		{"events", "nonblocking solicited no_lost_event acknowledging two_channels"},
 		{"threads", "share objects connections"},
 		{"objects", "connected_again"},
 		{"extended", "cq_fields wr_calls"},

@@ -329,7 +329,7 @@ static void get_up(struct sleep *s, struct vrnic_cq *cq)
 
 	for (i = 0; i < n; i++) {
 		d = cq->directs[i];
-		if (!d->asleep)
+		if (!is_of(d, cq) || !d->asleep) /* whose receives are another CQ's, others may wait for */
 			continue;
 		d->asleep = false;
 		if (s->looked || s->fds[d->slot].revents)
@@ -546,7 +546,8 @@ static VRNIC_CANCELLED struct vrnic_cq *sleep_on(struct vrnic_chan *ch, int *err
 		cq = sleep_once(&s, err);
 		if (cq || (*err == EINTR && ends_calls()))
 			return cq;
-	} while (s.n > 1 && !s.fds[0].revents && load_acquire(ch->prod) == load_acquire(ch->cons_word));
+	} while (s.n > 1 && (!*err || *err == EINTR) && !s.fds[0].revents &&
+		 load_acquire(ch->prod) == load_acquire(ch->cons_word));
 	*err = 0;
 	return NULL;
 }

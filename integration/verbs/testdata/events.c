@@ -417,10 +417,85 @@ static void channel_goes(void)
 	usleep(100000);
 }
 
+/*
+ * Two threads sleep, each on a channel of its own, and the CQ that one waits for has the sends of
+ * the QP whose messages the other waits for: neither takes what wakes the other.
+ */
+#define BOTH 2000
+
+static unsigned heard[2];
+
+struct listener {
+	struct vt_side *s;
+	unsigned *heard;
+};
+
+static void *hears(void *arg)
+{
+	struct listener *l = arg;
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	unsigned got = 0;
+	void *ctx;
+
+	for (;;) {
+		CHECK_EQ(ibv_req_notify_cq(l->s->rcq, 0), 0);
+		while (ibv_poll_cq(l->s->rcq, 1, &wc) == 1) {
+			CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+			if (wc.opcode != IBV_WC_RECV)
+				continue;
+			vt_recv(l->s, 0, 0, 8);
+			__atomic_store_n(l->heard, ++got, __ATOMIC_SEQ_CST);
+		}
+		if (got == BOTH)
+			return NULL;
+		CHECK_EQ(ibv_get_cq_event(l->s->cc, &cq, &ctx), 0);
+		CHECK(cq == l->s->rcq);
+		ibv_ack_cq_events(cq, 1);
+	}
+}
+
+static void two_channels(void)
+{
+	struct vt_pair p;
+	struct listener l[2] = { { &p.a, &heard[0] }, { &p.b, &heard[1] } };
+	pthread_t t[2];
+
+	if (memcmp(&vt_server, &vt_client, sizeof(vt_server)))
+		return; /* two devices, perhaps */
+	vt_open(&p, &(struct vt_opts){ .channel = true, .crossed = true, .unsignaled = true });
+	for (int i = 0; i < 2; i++) {
+		for (int k = 0; k < 8; k++)
+			vt_recv(l[i].s, 0, 0, 8);
+		CHECK_EQ(pthread_create(&t[i], NULL, hears, &l[i]), 0);
+	}
+	for (unsigned n = 1; n <= BOTH; n++) {
+		uint64_t late = vt_now_ms() + VT_PATIENCE;
+		int flags = n % 32 ? 0 : IBV_SEND_SIGNALED;
+
+		CHECK_EQ(vt_try_send(&p.b, n, IBV_WR_SEND, 0, 8, flags, 0, 0), 0);
+		CHECK_EQ(vt_try_send(&p.a, n, IBV_WR_SEND, 0, 8, flags, 0, 0), 0);
+		for (int i = 0; i < 2; i++)
+			while (__atomic_load_n(&heard[i], __ATOMIC_SEQ_CST) != n) {
+				if (vt_now_ms() > late)
+					FAIL("message %u has not woken who waits for it, %d", n, i);
+				sched_yield();
+			}
+		if (flags)
+			vt_wc(p.a.scq, n, IBV_WC_SUCCESS, IBV_WC_SEND);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(t[i], NULL), 0);
+	vt_disconnect(&p);
+	rdma_destroy_qp(p.b.id);
+	p.b.qp = NULL;
+	vt_free(&p);
+}
+
 static const struct vt_case cases[] = {
 	{ "nonblocking", nonblocking }, { "solicited", solicited }, { "no_lost_event", no_lost_event },
 	{ "acknowledging", acknowledging }, { "too_many_acks", too_many_acks }, { "undelivered", undelivered },
-	{ "cancelled", cancelled }, { "channel_goes", channel_goes }, {},
+	{ "cancelled", cancelled }, { "channel_goes", channel_goes }, { "two_channels", two_channels }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

@@ -234,6 +234,7 @@ void vt_open(struct vt_pair *p, const struct vt_opts *o)
 	struct rdma_conn_param param = { .responder_resources = OR(o->ird, 16), .initiator_depth = OR(o->ord, 16),
 					 .retry_count = o->retries, .rnr_retry_count = o->retries };
 	struct rdma_cm_event *ev;
+	struct ibv_cq *own;
 
 	memset(p, 0, sizeof(*p));
 	p->o = *o;
@@ -256,7 +257,11 @@ void vt_open(struct vt_pair *p, const struct vt_opts *o)
 	CHECK(p->b.ch = rdma_create_event_channel());
 	CHECK_EQ(rdma_migrate_id(p->b.id, p->b.ch), 0);
 	vt_objects(&p->b, o, o->srq);
+	own = p->b.scq;
+	if (o->crossed)
+		p->b.scq = p->a.rcq;
 	vt_qp(&p->b, o);
+	p->b.scq = own;
 	CHECK_EQ(rdma_accept(p->b.id, &param), 0);
 	vt_expect(p->a.ch, RDMA_CM_EVENT_ESTABLISHED, 0);
 	vt_expect(p->b.ch, RDMA_CM_EVENT_ESTABLISHED, 0);

@@ -89,6 +89,7 @@ struct vt_opts {
 	int ack_timeout;		 /* of RoCE, RDMA_OPTION_ID_ACK_TIMEOUT; 0: rdma_cm's */
 	bool channel;			 /* the CQs have a completion channel */
 	bool one_cq;			 /* for sends and receives */
+	bool crossed;			 /* b's sends complete on a's rcq; b's QP is destroyed first */
 	bool srq;			 /* b's receives come from an SRQ */
 	bool unsignaled;		 /* sq_sig_all 0; else all sends are signaled */
 	bool ex;			 /* QPs and CQs by the _ex calls; implies unsignaled */
