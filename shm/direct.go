@@ -36,7 +36,7 @@ const (
 	mostWaits  = 1024
 )
 
-// A directPath is a QP's part in a pair. It is set with the locks of both CQs and of both queues
+// A directPath is a QP's part in a pair. It is set with the locks of both CQs and of the send queue
 // held, and read with any of them.
 type directPath struct {
 	qp  *queuePair
@@ -161,12 +161,8 @@ func (q *queuePair) askDirect() error {
 	return err
 }
 
-// attach has q take part in d's pair; EAGAIN: not all is polled that came by the pair of the
-// connection before.
-func (q *queuePair) attach(d *directPath) error {
-	if err := add(q.d, q.d.direct, q, struct{}{}); err != nil {
-		return err
-	}
+// withCQs calls f with the locks of q's CQs held, and the send queue's behind them.
+func (q *queuePair) withCQs(f func() error) error {
 	a, b := q.sendCQ, q.recvCQ
 	if a.handle > b.handle {
 		a, b = b, a
@@ -179,23 +175,34 @@ func (q *queuePair) attach(d *directPath) error {
 	}
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
-	if a.qps[q.num] != q || b.qps[q.num] != q || q.mem == nil {
+	return f()
+}
+
+// attach has q take part in d's pair; EAGAIN: not all is polled that came by the pair of the
+// connection before.
+func (q *queuePair) attach(d *directPath) error {
+	if err := add(q.d, q.d.direct, q, struct{}{}); err != nil {
+		return err
+	}
+	return q.withCQs(func() error { return q.attachLocked(d) })
+}
+
+// attachLocked is for withCQs.
+func (q *queuePair) attachLocked(d *directPath) error {
+	if q.sendCQ.qps[q.num] != q || q.recvCQ.qps[q.num] != q || q.mem == nil {
 		remove(q.d, q.d.direct, q)
 		return errQPClosed
 	}
-	if was := q.direct; was != nil {
-		if !was.isOver() {
-			return syscall.EAGAIN
-		}
-		for _, cq := range []*compQueue{a, b} {
-			cq.directs = slices.DeleteFunc(cq.directs, func(d *directPath) bool { return d == was })
-		}
-		q.recvCQ.ch.leave(was)
-		was.release()
+	was := q.direct
+	if was != nil && !was.isOver() {
+		return syscall.EAGAIN
 	}
 	var err error
 	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
 		return err // the session is over
+	}
+	if was != nil {
+		q.dropLocked(was)
 	}
 	s := &q.sq
 	d.ringed, d.polled = q.m.SQ.Posted(), s.done
@@ -205,7 +212,7 @@ func (q *queuePair) attach(d *directPath) error {
 	d.out.Wake = d.wake
 	q.direct = d
 	q.recvCQ.ch.join(d)
-	for _, cq := range slices.Compact([]*compQueue{a, b}) {
+	for _, cq := range slices.Compact([]*compQueue{q.sendCQ, q.recvCQ}) {
 		cq.directs = append(cq.directs, d)
 		cq.tellWanted()
 	}
@@ -214,18 +221,27 @@ func (q *queuePair) attach(d *directPath) error {
 
 // leaveDirect has q take part no more.
 func (q *queuePair) leaveDirect() {
-	for _, cq := range []*compQueue{q.sendCQ, q.recvCQ} {
-		cq.dropDirect(q)
-	}
+	_ = q.withCQs(func() error {
+		q.rq.mu.Lock()
+		q.rq.in = nil
+		q.rq.mu.Unlock()
+		if q.direct != nil {
+			q.dropLocked(q.direct)
+			q.direct = nil
+		}
+		return nil
+	})
 	remove(q.d, q.d.direct, q)
-	q.sqMu.Lock()
-	defer q.sqMu.Unlock()
-	q.rq.mu.Lock()
-	defer q.rq.mu.Unlock()
-	if q.direct != nil {
-		q.direct.release()
-		q.direct, q.rq.in = nil, nil
+}
+
+// dropLocked lets d go, which nobody finds any more when the locks of withCQs are given back: the
+// receive queue has left it.
+func (q *queuePair) dropLocked(d *directPath) {
+	for _, cq := range []*compQueue{q.sendCQ, q.recvCQ} {
+		cq.directs = slices.DeleteFunc(cq.directs, func(x *directPath) bool { return x == d })
 	}
+	q.recvCQ.ch.leave(d)
+	d.release()
 }
 
 // isOver reports whether nothing that went by d is left to be polled, nor anything comes.
@@ -238,15 +254,6 @@ func (d *directPath) release() {
 	d.remote.Close()
 	d.closeWaker()
 	d.mem.Release()
-}
-
-func (q *compQueue) dropDirect(qp *queuePair) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.directs = slices.DeleteFunc(q.directs, func(d *directPath) bool { return d.qp == qp })
-	if qp.recvCQ == q && qp.direct != nil {
-		q.ch.leave(qp.direct)
-	}
 }
 
 // movesOn reports whether q may have a pair: it has none, or all that came by that of the

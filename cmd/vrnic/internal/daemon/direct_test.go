@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -222,6 +223,7 @@ func TestDirectMoves(t *testing.T) {
 type directCount struct {
 	Dev                    string
 	Writes, Reads, Atomics uint64
+	DirectSends            uint64 `json:"direct_sends"`
 	DirectWrites           uint64 `json:"direct_writes"`
 	DirectReads            uint64 `json:"direct_reads"`
 	DirectAtomics          uint64 `json:"direct_atomics"`
@@ -259,24 +261,14 @@ func revokes(t *testing.T, device string) {
 	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), size)
 	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), size)
 	for round := range *directRevocations {
-		qp := rdma.QPConfig{SendCQ: a.CQ, RecvCQ: a.CQ, MaxSendWR: 16, MaxRecvWR: 4}
-		ends := [2]*daemontest.End{a, b}
-		for i, e := range ends {
-			var err error
-			qp.SendCQ, qp.RecvCQ = e.CQ, e.CQ
-			if err = e.QP.Close(); err == nil {
-				e.QP, err = e.PD.CreateQP(qp)
-			}
-			if err == nil && i == 1 {
-				if err = e.MR.Close(); err == nil {
-					e.MR, err = e.PD.RegisterMemory(e.Buf.Bytes(), moverAll)
-				}
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		if err := b.MR.Close(); err != nil {
+			t.Fatal(err)
 		}
-		daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+		var err error
+		if b.MR, err = b.PD.RegisterMemory(b.Buf.Bytes(), moverAll); err != nil {
+			t.Fatal(err)
+		}
+		connectAnew(t, a, b)
 		var begun atomic.Bool
 		over := make(chan error, 1)
 		go func() { over <- fire(a, b, round, &begun) }()
@@ -301,6 +293,67 @@ func revokes(t *testing.T, device string) {
 	t.Logf("%d times: %+v", *directRevocations, c)
 	if c.DirectWrites < c.Writes/2 || c.DirectAtomics < c.Atomics/2 || c.DirectAtomics == 0 {
 		t.Error("so few went directly")
+	}
+}
+
+// connectAnew has two ends be connected by new queue pairs.
+func connectAnew(t *testing.T, a, b *daemontest.End) {
+	t.Helper()
+	for _, e := range []*daemontest.End{a, b} {
+		err := e.QP.Close()
+		if err == nil {
+			e.QP, err = e.PD.CreateQP(rdma.QPConfig{SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: 16, MaxRecvWR: 4})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+}
+
+// A queue pair of RoCE can be reset while others poll its CQ and post to it: of the memory that it
+// had in common with its peer they find nothing that has gone.
+func TestDirectResetBusy(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	for range 20 {
+		connectAnew(t, a, b)
+		b.Recv(1, 0, 64)
+		a.Send(1, 0, 64)
+		a.WC("a Send")
+		b.WC("a receive")
+		if err := b.QP.Modify(&rdma.QPAttr{State: rdma.QPError}, rdma.AttrState); err != nil {
+			t.Fatal(err)
+		}
+		var over atomic.Bool
+		var flushed atomic.Int64
+		var busy sync.WaitGroup
+		busy.Go(func() {
+			wr := &rdma.RecvWR{SGEs: []rdma.SGE{b.SGE(0, 64)}}
+			for !over.Load() {
+				_ = b.QP.PostRecv(wr) // which may be full, or reset
+			}
+		})
+		busy.Go(func() {
+			var wc [4]rdma.WC
+			for !over.Load() {
+				n, _ := b.CQ.Poll(wc[:])
+				flushed.Add(int64(n))
+			}
+		})
+		for flushed.Load() < 50 {
+			runtime.Gosched()
+		}
+		err := b.QP.Modify(&rdma.QPAttr{State: rdma.QPReset}, rdma.AttrState)
+		over.Store(true)
+		busy.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := directCounts(t, d, "rocep0"); c.DirectSends == 0 {
+		t.Error("nothing went directly")
 	}
 }
 
