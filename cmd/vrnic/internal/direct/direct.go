@@ -92,6 +92,8 @@ type pair struct {
 	// covered says whose CQs have room for all that their queues can have in them
 	// (docs/decisions.md#X11).
 	covered [2]bool
+	// reach is what each may do with the other's memory, as it was when the pair was made.
+	reach [2]rdma.Access
 }
 
 // A descriptor is one that a program has not been given yet. Any lock may be held.
@@ -140,6 +142,12 @@ func (p *pair) side(e *End) int {
 
 // isWhole reports whether both programs have it.
 func (p *pair) isWhole() bool { return p.has[0] && p.has[1] }
+
+// reaches is what each may do with the other's memory now.
+func (p *pair) reaches() [2]rdma.Access {
+	a, b := p.ends[0].qp, p.ends[1].qp
+	return [2]rdma.Access{a.Reaches(b), b.Reaches(a)}
+}
 
 // Add has e, which is qp, be found.
 func (d *Directory) Add(e *End, qp *vnic.QP) {
@@ -263,8 +271,9 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 	if p.isWhole() {
 		p.fd.close()
 	}
-	// Who ends the connection, or has it go on otherwise, has found the pair, or is found here.
-	if now, _ := d.peerLocked(e); now != peer {
+	// Who ends the connection, has it go on otherwise, or gives other rights has found the pair, or
+	// is found here.
+	if now, _ := d.peerLocked(e); now != peer || p.reaches() != p.reach {
 		e.Shut()
 	}
 	return fd, i == 1, p.covered[i], nil
@@ -335,7 +344,8 @@ func (d *Directory) Path(num uint32) (path, why string) {
 
 func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*pair, error) {
 	p := &pair{ends: [2]*End{a, b}, users: 2, covered: [2]bool{a.qp.Covered(), b.qp.Covered()}}
-	ends := [2]ring.PairEnd{a.pairEnd(b, p.covered[0]), b.pairEnd(a, p.covered[1])}
+	p.reach = p.reaches()
+	ends := [2]ring.PairEnd{a.pairEnd(p.reach[0], p.covered[0]), b.pairEnd(p.reach[1], p.covered[1])}
 	if !a.Program.TakeDescriptor() {
 		return nil, syscall.EAGAIN
 	}
@@ -350,10 +360,10 @@ func newPair(a, b *End, alloc func(int) (*osmem.Region, int, func(), error)) (*p
 	return p, nil
 }
 
-func (e *End) pairEnd(peer *End, covered bool) ring.PairEnd {
+func (e *End) pairEnd(reach rdma.Access, covered bool) ring.PairEnd {
 	return ring.PairEnd{
 		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Covered: covered, Gone: e.Program.Gone,
-		Reach: e.Domain.access(e.qp.Reaches(peer.qp)),
+		Reach: e.Domain.access(reach),
 		Wake:  e.qp.Ring, Sent: e.sent, Received: e.received,
 		Bad: func(err error) {
 			e.Log.Warn("a pair makes no sense", "qp", e.qp.Num(), "err", err)
