@@ -301,11 +301,16 @@ func TestDirectEvents(t *testing.T) {
 func TestDirectWake(t *testing.T) {
 	h := newDirectHost(t)
 	a, b := directNodes(t, h)
-	ctx, cancel := context.WithTimeout(testContext(t), 5*time.Millisecond)
-	if err := b.rcq.Wait(ctx); err == nil { // but it asks for what the peer wakes it by
-		t.Fatal("an event of a CQ that is not armed")
+	ctx, cancel := context.WithCancel(testContext(t))
+	first := make(chan error, 1)
+	go func() { first <- b.rcq.Wait(ctx) }()
+	for h.loop.Sleepers() == 0 { // it asks for what the peer wakes it by
+		runtime.Gosched()
 	}
 	cancel()
+	if err := <-first; err == nil {
+		t.Fatal("an event of a CQ that is not armed")
+	}
 	before := h.loop.Bells()
 	for i := range 50 {
 		for range 3 {

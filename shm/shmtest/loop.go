@@ -29,6 +29,7 @@ type Loop struct {
 	closed    bool // no program exchanges messages without the Loop
 	direct    atomic.Uint64
 	bells     atomic.Uint64
+	sleepers  atomic.Uint64
 }
 
 // NewLoop makes a Loop.

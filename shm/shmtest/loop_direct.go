@@ -74,6 +74,7 @@ func (q *loopQP) DirectSleep() (int, error) {
 	sleeper, waker, err := osmem.NewWakePair()
 	if err == nil {
 		q.pair.wakers[1-q.pair.side(q)] = waker
+		q.l.sleepers.Add(1)
 	}
 	return sleeper, err
 }
@@ -164,6 +165,9 @@ func (l *Loop) Direct() uint64 {
 
 // Bells is how often a bell has been rung.
 func (l *Loop) Bells() uint64 { return l.bells.Load() }
+
+// Sleepers is how many programs have asked for what a peer wakes them by.
+func (l *Loop) Sleepers() uint64 { return l.sleepers.Load() }
 
 // OpenDirect gives all pairs to their programs, or takes them back, for as long as it is not called
 // again.
