@@ -456,12 +456,17 @@ func (s *stage) quietOf(i int, e *end) error {
 	return s.ask(i, e)
 }
 
-// ask asks after a last request that is not signaled.
+// ask asks after a last request that is not signaled. Behind a Read that is another one: a Write is
+// not posted before the Read is known to be over.
 func (s *stage) ask(i int, e *end) error {
 	if e.used() == len(e.sent) {
 		return nil
 	}
-	return s.send(step{side: i, op: 'w', n: 1, how: howSignaled})
+	st := step{side: i, op: 'w', n: 1, how: howSignaled}
+	if e.read > e.known {
+		st.op, st.size = 'r', 1
+	}
+	return s.send(st)
 }
 
 // look has somebody look at what goes on, or not any more.
