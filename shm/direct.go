@@ -103,19 +103,31 @@ func (c *Client) showNamespace(file string, kind uint32) error {
 
 // beginDirect has q, which is connected, get a direct path if it can have one.
 func (q *queuePair) beginDirect() {
+	q.directMu.Lock()
+	defer q.directMu.Unlock()
 	q.directEvery = 1
 	q.tryDirect()
+}
+
+// endDirect has q, which is connected no more, take part no more, nor ask.
+func (q *queuePair) endDirect() {
+	q.directMu.Lock()
+	defer q.directMu.Unlock()
+	q.directIn.Store(0)
+	q.leaveDirect()
 }
 
 // tryDirectLater has every so many posts ask for a direct path: directIn, which is not 0, counts
 // them.
 func (q *queuePair) tryDirectLater() {
 	if n := q.directIn.Load(); n != 0 && q.directIn.CompareAndSwap(n, n-1) && n == 1 {
+		q.directMu.Lock()
+		defer q.directMu.Unlock()
 		q.tryDirect()
 	}
 }
 
-// tryDirect is for one goroutine at a time, without locks: a call to the daemon.
+// tryDirect is a call to the daemon: directMu is held, and no other lock.
 func (q *queuePair) tryDirect() {
 	if q.cfg.Type != rdma.RC || q.srq != nil || !q.d.c.saidWho() {
 		return

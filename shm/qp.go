@@ -35,9 +35,10 @@ type queuePair struct {
 	rq   receiver // of no use with an SRQ
 
 	direct *directPath // or nil
-	// directIn is after how many posts one asks for a direct path, 0: none; directEvery belongs to
-	// who asks.
+	// directIn is after how many posts one asks for a direct path, 0: none. Who asks has directMu,
+	// which guards directEvery.
 	directIn    atomic.Uint32
+	directMu    sync.Mutex
 	directEvery uint32
 
 	connMu sync.Mutex

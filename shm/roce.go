@@ -196,8 +196,7 @@ func (q *queuePair) ringState(s rdma.QPState) (uint32, bool) {
 
 // reset forgets what was posted, which has no completions any more: the daemon has taken all of it.
 func (q *queuePair) reset() error {
-	q.directIn.Store(0)
-	q.leaveDirect() // with what is left to be polled
+	q.endDirect() // with what is left to be polled
 	srq := func(e *abi.CQE) {
 		if q.srq != nil && e.Receive() {
 			q.srq.rq.received(e.Cookie)
