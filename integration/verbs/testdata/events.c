@@ -421,7 +421,7 @@ static void channel_goes(void)
  * Two threads sleep, each on a channel of its own, and the CQ that one waits for has the sends of
  * the QP whose messages the other waits for: neither takes what wakes the other.
  */
-#define BOTH 2000
+#define BOTH 300
 
 static unsigned heard[2];
 
