@@ -29,6 +29,7 @@ type Message struct {
 	hdr  unix.Msghdr
 	long bool // a call takes some time
 	run  func(fd uintptr)
+	wait func(fd uintptr)
 }
 
 // roomTime is how long a call waits for room before it looks whether the Socket was closed.
@@ -82,31 +83,43 @@ func (s *Socket) Send(m *Message, to netip.Addr, pieces [][]byte) error {
 	}
 	m.hdr.SetControllen(n)
 	if m.run == nil {
-		m.run = m.send
+		m.run, m.wait = m.send, m.sendWaiting
 	}
+	err := s.own.raw.Control(m.run)
+	if m.errs == unix.EAGAIN && err == nil {
+		s.full.Lock()
+		defer s.full.Unlock()
+	}
+	for m.errs == unix.EAGAIN && err == nil {
+		err = s.own.raw.Control(m.wait)
+	}
+	switch {
+	case err != nil:
+		return net.ErrClosed
+	case m.errs != 0:
+		return m.errs
+	}
+	return nil
+}
+
+// send is for RawConn.Control. It does not wait.
+func (m *Message) send(fd uintptr) {
 	for {
-		if err := s.own.raw.Control(m.run); err != nil {
-			return net.ErrClosed
+		if m.long {
+			_, _, m.errs = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
+				unix.MSG_DONTWAIT)
+		} else { // of which Go's scheduler need not be told
+			_, _, m.errs = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
+				unix.MSG_DONTWAIT)
 		}
-		switch m.errs {
-		case 0:
-			return nil
-		case unix.EAGAIN: // there was no room for roomTime
-		default:
-			return m.errs
+		if m.errs != unix.EINTR {
+			return
 		}
 	}
 }
 
-// send is for RawConn.Control. Only where there is no room does it wait, for roomTime at most.
-func (m *Message) send(fd uintptr) {
-	if !m.long { // Go's scheduler need not be told of it
-		_, _, m.errs = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)),
-			unix.MSG_DONTWAIT)
-		if m.errs != unix.EAGAIN && m.errs != unix.EINTR {
-			return
-		}
-	}
+// sendWaiting is send that waits for room, for roomTime at most.
+func (m *Message) sendWaiting(fd uintptr) {
 	for {
 		_, _, m.errs = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m.hdr)), 0)
 		if m.errs != unix.EINTR {

@@ -39,6 +39,9 @@ type Socket struct {
 	handler Handler
 	own     *end
 
+	// full is held by who waits for room, which takes a thread: one for all of them.
+	full sync.Mutex
+
 	wg     sync.WaitGroup // of who hands up what comes
 	mu     sync.Mutex
 	groups map[netip.Addr]*group // nil: closed; guarded by mu
