@@ -205,7 +205,7 @@ verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all th
 	$(GO) test -count=1 -run '^TestDocs$$' ./integration/verbs -update; exit $$status
 
 .PHONY: containers
-containers: ## verbs programs in containers of podman and docker (as root)
+containers: verbs ## verbs programs in containers of podman and docker (as root)
 	VRNIC_TEST_CONTAINERS=all VRNIC_TEST_REQUIRE="root podman docker" \
 	$(GO) test -count=1 -v -timeout 30m ./integration/containers
 
