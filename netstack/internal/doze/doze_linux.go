@@ -35,8 +35,9 @@ type Epoll struct {
 	onEpoll func(fd uintptr)
 }
 
-// New makes an Epoll of a file, which remains the caller's and must be closed later than that. It
-// tells of nothing yet.
+// New makes an Epoll of a file, which remains the caller's. It tells of nothing yet. While it is
+// open the file's Control calls with an open descriptor, or fails: an Epoll of a bare number is
+// closed before the number is another file's.
 func New(of File) (*Epoll, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
