@@ -63,7 +63,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 	cli.HelpPrinter = usage.Print
 	app := &cli.App{
 		Name: "vrnic",
-		Usage: "virtual RNICs in userspace: iWARP for local programs, " +
+		Usage: "virtual RNICs: iWARP and RoCE for local programs, " +
 			"without hardware or kernel modules",
 		UsageText: "vrnic COMMAND [OPTION]...",
 		Writer:    stdout,
