@@ -260,32 +260,37 @@ func (mu *directMutations) got(posts int8) []any {
 		instr{op: opGoto, to: "poll"})
 }
 
+// lookAt goes on at to if the next receive has its message, in the two slots with stamps at stamp.
+// rPlace is what that is stamped with.
+func lookAt(stamp int8, to string) []any {
+	return []any{
+		instr{op: opMask, r: rPlace, q: rNext, v: 1},
+		instr{op: opLoadAt, q: rPlace, a: stamp},
+		instr{op: opSync, r: rPlace, q: rNext},
+		instr{op: opAddTo, r: rPlace, v: 1},
+		instr{op: opIfReg, q: rPlace, to: to}}
+}
+
 // directReceive is a library with a receive queue of two, that posts so many receives in all.
 func directReceive(mu directMutations, posts int8) program {
 	stamped := func(m *machine, t *thread) bool {
 		return m.mem[wStamp+t.regs[rNext]&1] == t.regs[rNext]+1
 	}
-	p := append(mu.postRecv(0, 2), // two in one call
+	return prog(mu.postRecv(0, 2), // two in one call
 		instr{op: opGoto, to: "poll"},
 		"wait",
 		instr{op: opWhen, when: func(m *machine, t *thread) bool {
 			return stamped(m, t) || m.mem[wCQPush] != t.regs[rCons]
 		}},
 		"poll",
-		instr{op: opMask, r: rPlace, q: rNext, v: 1},
-		instr{op: opLoadAt, q: rPlace, a: wStamp},
-		instr{op: opSync, r: rPlace, q: rNext},
-		instr{op: opAddTo, r: rPlace, v: 1},
-		instr{op: opIfReg, q: rPlace, to: "got"},
+		lookAt(wStamp, "got"),
 		instr{op: opLoad, a: wCQPush},
 		instr{op: opIfReg, q: rCons, to: "wait"},
 		instr{op: opLoad, a: wIndex},
 		instr{op: opIfReg, q: rPlace, to: "completion"},
-		instr{op: opIfLess, r: 0, q: rPlace, to: "twice"})
-	if mu.cqeFirst {
-		p = append(p, instr{op: opFail, to: "a later receive has completed first"})
-	}
-	return prog(p, instr{op: opWhen, when: stamped}, instr{op: opGoto, to: "got"},
+		instr{op: opIfLess, r: 0, q: rPlace, to: "twice"},
+		unless(!mu.cqeFirst, instr{op: opFail, to: "a later receive has completed first"}),
+		instr{op: opWhen, when: stamped}, instr{op: opGoto, to: "got"},
 		"twice", instr{op: opFail, to: "a receive has completed twice"},
 		"completion", instr{op: opAddTo, r: rCons, v: 1},
 		"got", mu.got(posts))

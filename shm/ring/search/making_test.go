@@ -122,11 +122,7 @@ func makingReceive(mu directMutations, posts int8) program {
 		instr{op: opLoad, r: rScrap, a: wRQProd},
 		instr{op: opRelease, r: rScrap, a: wRoom, v: -1},
 		"aware",
-		instr{op: opMask, r: rPlace, q: rNext, v: 1},
-		instr{op: opLoadAt, q: rPlace, a: wStamp},
-		instr{op: opSync, r: rPlace, q: rNext},
-		instr{op: opAddTo, r: rPlace, v: 1},
-		instr{op: opIfReg, q: rPlace, to: "read"},
+		lookAt(wStamp, "read"),
 		"ring",
 		instr{op: opLoad, a: wCQPush},
 		instr{op: opIfReg, q: rCons, to: "wait"},
@@ -222,12 +218,7 @@ func nextDaemon(mu directMutations) program {
 
 func nextReceive(mu directMutations) program {
 	made := []any{instr{op: opLoad, a: wMade}, instr{op: opIfEq, v: 0, to: "ring"}}
-	look := []any{
-		instr{op: opMask, r: rPlace, q: rNext, v: 1},
-		instr{op: opLoadAt, q: rPlace, a: wStamp},
-		instr{op: opSync, r: rPlace, q: rNext},
-		instr{op: opAddTo, r: rPlace, v: 1},
-		instr{op: opIfReg, q: rPlace, to: "message"}}
+	look := lookAt(wStamp, "message")
 	if mu.lookFirst {
 		look = append([]any{instr{op: opLoad, a: wOpen}, instr{op: opIfBit, v: 1, to: "poll first"}},
 			look...)
@@ -246,19 +237,11 @@ func nextReceive(mu directMutations) program {
 		instr{op: opRelease, a: wRoom2, v: 3},
 		instr{op: opGoto, to: "poll"},
 		"second",
-		instr{op: opMask, r: rPlace, q: rNext, v: 1},
-		instr{op: opLoadAt, q: rPlace, a: wStamp2},
-		instr{op: opSync, r: rPlace, q: rNext},
-		instr{op: opAddTo, r: rPlace, v: 1},
-		instr{op: opIfReg, q: rPlace, to: "message"},
+		lookAt(wStamp2, "message"),
 		instr{op: opGoto, to: "completions"},
 		"poll first", // as far as the first pair goes
 		"ring",
-		instr{op: opMask, r: rPlace, q: rNext, v: 1},
-		instr{op: opLoadAt, q: rPlace, a: wStamp},
-		instr{op: opSync, r: rPlace, q: rNext},
-		instr{op: opAddTo, r: rPlace, v: 1},
-		instr{op: opIfReg, q: rPlace, to: "message"},
+		lookAt(wStamp, "message"),
 		"completions",
 		instr{op: opLoad, a: wCQPush},
 		instr{op: opIfReg, q: rCons, to: "poll"},

@@ -28,18 +28,8 @@ func notifyScenario(mu directMutations, n int8) *scenario {
 		"look",
 		instr{op: opLoad, a: wNotify},
 		instr{op: opIfReg, q: 3, to: "idle"},
-		instr{op: opSync, r: 3, q: 0},
-		instr{op: opLoad, a: wArm},
-		instr{op: opIfBit, v: abi.ArmNext, to: "wanted"},
-		instr{op: opGoto, to: "idle"},
-		"wanted",
-		instr{op: opXchg, a: wArm, v: abi.ArmQueued},
-		instr{op: opIfBit, v: abi.ArmQueued, to: "idle"},
-		instr{op: opLoad, r: 1, a: wChanProd},
-		instr{op: opAddTo, r: 1, v: 1},
-		instr{op: opRelease, r: 1, a: wChanProd, v: -1},
-		instr{op: opSignal, a: 1},
-		instr{op: opGoto, to: "idle"})
+		instr{op: opSync, r: 3, q: 0})
+	d = append(append(d, raise("idle")...), instr{op: opGoto, to: "idle"})
 	poll := []any{instr{op: opLoad, a: wStamp}, instr{op: opIfEq, v: n, to: "done"}}
 	r := append([]any{"loop"}, poll...)
 	r = append(r, swapped(mu.wantLate, []any{instr{op: opRelease, a: wWant, v: abi.ArmNext}},

@@ -588,20 +588,25 @@ func push(mu mutations, times int8) program {
 		next := fmt.Sprint("pushed", i)
 		p = append(p, instr{op: opStore, a: wCQE, v: i}, instr{op: opRelease, a: wCQProd, v: i})
 		p = append(p, unless(mu.pushFence, instr{op: opFence})...)
-		p = append(p,
-			instr{op: opLoad, r: 0, a: wArm},
-			instr{op: opIfBit, r: 0, v: abi.ArmNext, to: next + "wanted"}, // not solicited
-			instr{op: opGoto, to: next},
-			next+"wanted",
-			instr{op: opXchg, r: 0, a: wArm, v: abi.ArmQueued},
-			instr{op: opIfBit, r: 0, v: abi.ArmQueued, to: next},
-			instr{op: opLoad, r: 1, a: wChanProd},
-			instr{op: opAddTo, r: 1, v: 1},
-			instr{op: opRelease, r: 1, a: wChanProd, v: -1},
-			instr{op: opSignal, a: 1},
-			next)
+		p = append(append(p, raise(next)...), next)
 	}
 	return prog(p)
+}
+
+// raise has the daemon tell the program that its CQ has something, if that is armed for what is not
+// solicited; else it goes on at to.
+func raise(to string) []any {
+	return []any{
+		instr{op: opLoad, a: wArm},
+		instr{op: opIfBit, v: abi.ArmNext, to: to + "wanted"},
+		instr{op: opGoto, to: to},
+		to + "wanted",
+		instr{op: opXchg, a: wArm, v: abi.ArmQueued},
+		instr{op: opIfBit, v: abi.ArmQueued, to: to},
+		instr{op: opLoad, r: 1, a: wChanProd},
+		instr{op: opAddTo, r: 1, v: 1},
+		instr{op: opRelease, r: 1, a: wChanProd, v: -1},
+		instr{op: opSignal, a: 1}}
 }
 
 // arm is CQConsumer.Arm.
