@@ -2,7 +2,6 @@ package sctphost_test
 
 import (
 	"bytes"
-	"net/netip"
 	"runtime"
 	"testing"
 
@@ -18,19 +17,7 @@ func TestSCTPChurn(t *testing.T) {
 		n = 2_000
 	}
 	a, b := netstacktest.Pair(t, 1500)
-	accepted := make(chan *sctpPeer, 1)
-	l, err := b.SCTP().Listen(sctphost.ListenConfig{
-		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
-			p := newSCTPPeer(true)
-			p.conn = c
-			accepted <- p
-			return p
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	connect := connector(t, a, b)
 	heap := func() int64 {
 		runtime.GC()
 		runtime.GC()
@@ -45,12 +32,7 @@ func TestSCTPChurn(t *testing.T) {
 		if i == warm {
 			before, goroutines = heap(), runtime.NumGoroutine()
 		}
-		from := newSCTPPeer(false)
-		from.conn, err = a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Handler: from})
-		if err != nil {
-			t.Fatalf("association %d: %v", i, err)
-		}
-		to := <-accepted
+		from, to := connect()
 		from.conn.Send(sctp.SendOptions{PPID: 16, Unordered: true}, bytes.NewReader([]byte("hello")),
 			false)
 		if got := <-from.got; string(got) != "hello" {

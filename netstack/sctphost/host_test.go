@@ -88,6 +88,34 @@ func sctpEnds(t *testing.T, a, b *sctphost.Host, at netip.AddrPort, o *sctp.Opti
 	return from, to
 }
 
+// connector listens at b, which answers with what it gets. The function sets up an association from
+// a, and returns its ends.
+func connector(t *testing.T, a, b *netstack.Stack) func() (from, to *sctpPeer) {
+	t.Helper()
+	accepted := make(chan *sctpPeer, 1)
+	l, err := b.SCTP().Listen(sctphost.ListenConfig{
+		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
+			p := newSCTPPeer(true)
+			p.conn = c
+			accepted <- p
+			return p
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return func() (from, to *sctpPeer) {
+		t.Helper()
+		from = newSCTPPeer(false)
+		from.conn, err = a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Handler: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from, <-accepted
+	}
+}
+
 // sctpEcho sends messages of many sizes and gets them back.
 func sctpEcho(t *testing.T, from *sctpPeer) {
 	t.Helper()
@@ -386,27 +414,10 @@ func (*heard) End(*sctp.Result)     {}
 // do those that it has heard of when it does no more. There may be few such times at once.
 func TestJournal(t *testing.T) {
 	a, b := netstacktest.Pair(t, 1500)
-	accepted := make(chan *sctpPeer, 1)
-	l, err := b.SCTP().Listen(sctphost.ListenConfig{
-		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
-			p := newSCTPPeer(true)
-			p.conn = c
-			accepted <- p
-			return p
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	connect := connector(t, a, b)
 	dial := func() *sctpPeer {
 		t.Helper()
-		from := newSCTPPeer(false)
-		from.conn, err = a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Handler: from})
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-accepted
+		from, _ := connect()
 		return from
 	}
 	use := func(all ...*sctpPeer) {
