@@ -3,18 +3,15 @@ package iwarp_test
 import (
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/crc32"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/golden"
 	. "github.com/vrnic/vrnic/iwarp"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // A liberal host takes everything: it stands for an RNIC whose memory the recording fits.
 type liberal struct{ log []string }
@@ -194,19 +191,7 @@ func TestGoldenCaptures(t *testing.T) {
 					}
 				}
 			}
-			golden := strings.TrimSuffix(name, ".pcap") + ".txt"
-			if *update {
-				if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if out.String() != string(want) {
-				t.Errorf("differs from %s (go test -update rewrites it):\n%s", golden, out.String())
-			}
+			golden.Check(t, strings.TrimSuffix(name, ".pcap")+".txt", out.String())
 		})
 	}
 }

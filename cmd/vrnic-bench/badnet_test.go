@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/badnet"
+	"github.com/vrnic/vrnic/internal/golden"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/port/impair"
 )
@@ -87,5 +88,5 @@ func TestBadnetTable(t *testing.T) {
 	p := badPlan{only: []string{"tcp", "sctp"}}
 	lines := append([]string{badHeading(p), good.line(p), bad.line(p), none.line(p)},
 		badMatrix([]badResult{good, bad, none}, p)...)
-	golden(t, "badnet-table.golden", strings.Join(lines, "\n")+"\n")
+	golden.Check(t, "testdata/badnet-table.golden", strings.Join(lines, "\n")+"\n")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+	"github.com/vrnic/vrnic/internal/golden"
 )
 
 // A fakeBaseline has no figure but a name.
@@ -188,7 +189,7 @@ func TestTargetTable(t *testing.T) {
 	}
 	lines = append(lines, "")
 	lines = append(lines, targetTable(os)...)
-	golden(t, "targets.golden", strings.Join(lines, "\n")+"\n")
+	golden.Check(t, "testdata/targets.golden", strings.Join(lines, "\n")+"\n")
 }
 
 // Each line of the table is found again in what is measured: no contest has been renamed without

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -15,9 +14,8 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/internal/doctest"
+	"github.com/vrnic/vrnic/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // What documents show of vrnic-bench there is.
 func TestDocumentedCommands(t *testing.T) {
@@ -47,25 +45,6 @@ func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	status = run(t.Context(), append([]string{"vrnic-bench"}, args...), strings.NewReader(""), &out,
 		&errs)
 	return status, out.String(), errs.String()
-}
-
-// golden compares got with the file of that name, or rewrites it.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (go test -update rewrites it): got\n%s", file, got)
-	}
 }
 
 // Each wrong use is refused before anything is measured, with one line that says why.
@@ -187,7 +166,7 @@ func TestHelp(t *testing.T) {
 		if status != 0 || stderr != "" {
 			t.Errorf("%v: exit %d, stderr %q", args, status, stderr)
 		}
-		golden(t, name+".golden", stdout)
+		golden.Check(t, "testdata/"+name+".golden", stdout)
 	}
 }
 

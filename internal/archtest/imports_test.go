@@ -213,6 +213,7 @@ var layers = map[string][]string{
 	"internal/archtest":   {std},
 	"internal/needtest":   {std},
 	"internal/doctest":    {std, cli},
+	"internal/golden":     {std},
 	"internal/cpuprofile": {std, cli},
 	"internal/completion": {std, cli},
 	"internal/manual":     {std, cli},
@@ -252,7 +253,7 @@ var testsToo = map[string][]string{
 
 // everyTest is what any test, and any double, may import.
 var everyTest = []string{module + "internal/needtest", module + "internal/doctest",
-	module + "shm/internal/proctest"}
+	module + "internal/golden", module + "shm/internal/proctest"}
 
 // nowhere lists what no other folder may import.
 var nowhere = []string{"integration", "internal/archtest", "cmd", "examples"}

@@ -3,16 +3,14 @@ package sctp
 import (
 	"bytes"
 	"encoding/hex"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/vrnic/vrnic/internal/golden"
+)
 
 // Every packet that Linux sent decodes, has a good checksum, and comes out the same when it is
 // built again. SCTP-001, SCTP-004, SCTP-006, SCTP-169.
@@ -37,16 +35,7 @@ func TestGolden(t *testing.T) {
 			}
 			fmt.Fprintf(&words, "%v > %v %s\n", r.src, r.dst, Describe(r.data))
 		}
-		golden := strings.TrimSuffix(name, ".pcap") + ".txt"
-		if *update {
-			if err := os.WriteFile(golden, []byte(words.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil || string(want) != words.String() {
-			t.Errorf("%s is not what the recording says: %v", golden, err)
-		}
+		golden.Check(t, strings.TrimSuffix(name, ".pcap")+".txt", words.String())
 	}
 	if indications < 20 {
 		t.Errorf("%d packets with the indication of RFC 5061", indications)

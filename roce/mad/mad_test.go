@@ -3,23 +3,20 @@ package mad_test
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/golden"
 	"github.com/vrnic/vrnic/internal/needtest"
 	. "github.com/vrnic/vrnic/roce/mad"
 	"github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/roce/rocetest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // mads are the MADs of a recording.
 func mads(t testing.TB, name string) (out [][]byte) {
@@ -66,16 +63,8 @@ func TestGolden(t *testing.T) {
 			if lines.Len() == 0 {
 				return
 			}
-			golden := filepath.Join("testdata", strings.TrimSuffix(filepath.Base(name), ".pcap")+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(lines.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil || string(want) != lines.String() {
-				t.Errorf("%v; read\n%s", err, lines.String())
-			}
+			golden.Check(t, filepath.Join("testdata",
+				strings.TrimSuffix(filepath.Base(name), ".pcap")+".txt"), lines.String())
 		})
 	}
 	for a := AttrREQ; a <= AttrSIDRREP; a++ {

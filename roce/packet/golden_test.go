@@ -2,7 +2,6 @@ package packet_test
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,12 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/golden"
 	"github.com/vrnic/vrnic/internal/needtest"
 	. "github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/roce/rocetest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // Every packet that rxe sent is taken apart, has the right ICRC, and is made again octet for octet
 // (ROCE-025, ROCE-032); what was read is the golden text.
@@ -38,16 +36,8 @@ func TestGolden(t *testing.T) {
 				}
 				fmt.Fprintf(&text, "%v data %d\n", &h, len(payload))
 			}
-			golden := filepath.Join("testdata", strings.TrimSuffix(filepath.Base(name), ".pcap")+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(text.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil || string(want) != text.String() {
-				t.Errorf("%v; read\n%s", err, text.String())
-			}
+			golden.Check(t, filepath.Join("testdata",
+				strings.TrimSuffix(filepath.Base(name), ".pcap")+".txt"), text.String())
 		})
 	}
 }

@@ -2,17 +2,15 @@ package abi
 
 import (
 	"encoding/hex"
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write testdata/messages.txt")
+	"github.com/vrnic/vrnic/internal/golden"
+)
 
 // The octets of each message, every number in it another one, are those of the first release of
 // this version of the ABI: what makes other octets is another version. A message that has grown has
@@ -42,20 +40,7 @@ func TestGoldenMessages(t *testing.T) {
 		}
 	}
 	slices.Sort(lines)
-	got := strings.Join(lines, "")
-	const name = "testdata/messages.txt"
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("messages are now\n%s\nand were\n%s", got, want)
-	}
+	golden.Check(t, "testdata/messages.txt", strings.Join(lines, ""))
 }
 
 // fill gives each number in v another value; of an array of octets, the first and the last.

@@ -4,18 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
+	"github.com/vrnic/vrnic/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // sampleRows are rows with something in every field, and one with as little as there can be.
 func sampleRows() []Row {
@@ -66,20 +63,7 @@ func TestFormats(t *testing.T) {
 		if err := write(&b, sampleRows()); err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(b.Bytes(), want) {
-			t.Errorf("%s differs (go test -update rewrites it): got\n%s", file, b.Bytes())
-		}
+		golden.Check(t, filepath.Join("testdata", name), b.String())
 	}
 }
 
