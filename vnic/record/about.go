@@ -66,10 +66,11 @@ func ReadAbout(in *Reader, qpn uint32) (*About, error) {
 				if e.Op != opSCTPEvent {
 					continue
 				}
-				associations[object{s.ID, e.Args[1]}] = ports{s.Device, uint16(e.Args[13]),
-					uint16(e.Args[14])}
-				if n := e.Args[5]; n != 0 {
-					messages[object{s.ID, n}] = e.Args[1]
+				association := e.arg("association")
+				associations[object{s.ID, association}] = ports{s.Device, uint16(e.arg("local")),
+					uint16(e.arg("remote"))}
+				if n := e.arg("message"); n != 0 {
+					messages[object{s.ID, n}] = association
 				}
 			}
 		}
@@ -103,9 +104,9 @@ func managed(steps []Step, qpn uint32) (numbers []uint64) {
 		}
 		return numbers
 	case call.Op == opManager+Op(cm.CallConnect) && last.Op == opReturn:
-		number = last.Args[0]
+		number = last.arg("n")
 	case call.Op == opManager+Op(cm.CallAccept):
-		number = call.Args[1]
+		number = call.arg("of")
 	default:
 		return nil
 	}
@@ -131,14 +132,12 @@ func (a *About) Has(rec *Record) bool {
 
 // step says whether a Step of that call is about the queue pair.
 func (a *About) step(s *Subject, call Op, step *Step) bool {
-	var numbers []uint64
+	var number uint64
 	switch op := step.Op; {
 	case op == opTold:
-		numbers = step.Args[1:2]
-	case op == opSentMAD:
-		numbers = step.Args[2:]
+		number = step.arg("conn")
 	case op == opSCTPEvent:
-		numbers = step.Args[1:2]
+		number = step.arg("association")
 	case op == opSCTP+Op(sctp.CallInput), op == opSCTPPacket:
 		b := step.Octets
 		if len(b) < 4 {
@@ -146,16 +145,11 @@ func (a *About) step(s *Subject, call Op, step *Step) bool {
 		}
 		from, to := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		return a.ports[ports{s.Device, from, to}] || a.ports[ports{s.Device, to, from}]
-	case op >= opManager && op <= opManager+Op(cm.CallAnswer),
+	case op == opSentMAD, op >= opManager && op <= opManager+Op(cm.CallAnswer),
 		op >= opSCTP && op <= opSCTP+Op(sctp.CallRelease):
-		numbers = step.Args[1:2]
+		number = step.arg("of")
 	case op == opReturn && (s.Kind == ConnManager || call == opSCTP+Op(sctp.CallDial)):
-		numbers = step.Args[:1] // of what was made: other calls of SCTP's return counts
+		number = step.arg("n") // of what was made: other calls of SCTP's return counts
 	}
-	for _, n := range numbers {
-		if n != 0 && a.objects[object{s.ID, n}] {
-			return true
-		}
-	}
-	return false
+	return number != 0 && a.objects[object{s.ID, number}]
 }

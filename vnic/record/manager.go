@@ -241,15 +241,15 @@ func (p *managerPlayer) play(s *Step) error {
 		return errNoCall
 	}
 	defer func() { p.r.Packets(); p.r.Events() }() // all of it is recorded
-	now := p.t.r.began.Add(time.Duration(s.Args[0]))
+	now := p.t.r.began.Add(time.Duration(s.arg("now")))
 	kind := cm.CallKind(s.Op - opManager)
-	if c := p.r.Conns[s.Args[1]]; c != nil {
+	if c := p.r.Conns[s.arg("of")]; c != nil {
 		return p.conn(c, kind, now, s)
 	}
 	var a *cm.Account
-	if n := int(s.Args[2]); n != 0 {
+	if n := int(s.arg("account")); n != 0 {
 		a = p.account(n)
-		a.Max = int(s.Args[3])
+		a.Max = int(s.arg("most"))
 	}
 	switch kind {
 	case cm.CallReceive:
@@ -320,7 +320,8 @@ func (p *managerPlayer) conn(c *cm.Conn, kind cm.CallKind, now time.Time, s *Ste
 
 // other makes a call of something else.
 func (p *managerPlayer) other(kind cm.CallKind, now time.Time, s *Step) error {
-	l, q, x := p.r.Listeners[s.Args[1]], p.r.Queries[s.Args[1]], p.r.Lookups[s.Args[1]]
+	n := s.arg("of")
+	l, q, x := p.r.Listeners[n], p.r.Queries[n], p.r.Lookups[n]
 	switch {
 	case kind == cm.CallUnlisten && l != nil:
 		l.Close(now)

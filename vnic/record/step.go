@@ -17,6 +17,9 @@ type Step struct {
 	Text   string
 }
 
+// arg is the argument that opInfos gives this name.
+func (s *Step) arg(name string) uint64 { return s.Args[slices.Index(s.Op.info().args, name)] }
+
 // equal reports whether s and o are the same.
 func (s *Step) equal(o *Step) bool {
 	return s.Op == o.Op && slices.Equal(s.Args, o.Args) && bytes.Equal(s.Octets, o.Octets) &&
