@@ -306,6 +306,14 @@ func (h *idHandler) join(
 	return b, q, param, err
 }
 
+// connectable is a QP for an id of the RNIC's, which takes none for nil.
+func connectable(q *vnic.QP) vnic.Connectable {
+	if q == nil {
+		return nil
+	}
+	return q
+}
+
 func (h *idHandler) Reject(private []byte) error {
 	b, err := h.single()
 	if err != nil {
@@ -351,6 +359,39 @@ func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.opts.Set(name, value, len(h.s.devs))
+}
+
+// sharing is what an id's options say of the addresses that it binds to.
+func sharing(o abi.IDOptions) vnic.CMSharing {
+	return vnic.CMSharing{Reuse: o.ReuseAddr, Only6: o.AFOnly}
+}
+
+// setOption has the ids behind h have an option of RDMA_OPTION_ID, and those that come.
+func (h *idHandler) setOption(name uint32, value []byte) error {
+	h.mu.Lock()
+	o, on := h.idOpts, h.ids
+	h.mu.Unlock()
+	was := sharing(o)
+	if err := o.Set(name, value); err != nil {
+		return err
+	}
+	if now := sharing(o); now != was {
+		for _, b := range on {
+			if err := b.cm.SetSharing(now); err != nil {
+				return errno(err)
+			}
+		}
+	}
+	h.mu.Lock()
+	h.idOpts = o
+	h.mu.Unlock()
+	return nil
+}
+
+func (h *idHandler) idOptions() abi.IDOptions {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.idOpts
 }
 
 // InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the
