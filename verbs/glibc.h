@@ -27,7 +27,9 @@ VRNIC_OLD(pthread_attr_setstacksize);
 VRNIC_OLD(__libc_start_main);
 VRNIC_OLD(pthread_mutex_trylock);
 VRNIC_OLD(pthread_once);
+#ifndef VRNIC_HAS_SIGMASK /* that of guard/segv.c is its own */
 VRNIC_OLD(pthread_sigmask);
+#endif
 VRNIC_OLD(pthread_rwlock_init);
 VRNIC_OLD(pthread_rwlock_rdlock);
 VRNIC_OLD(pthread_rwlock_unlock);

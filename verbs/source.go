@@ -5,5 +5,5 @@ package verbs
 import "embed"
 
 //go:embed Makefile *.h *.map core pair ibverbs rdmacm rsocket rsocketd rspreload versions
-//go:embed preload setting check
+//go:embed preload setting check guard
 var Source embed.FS

@@ -168,6 +168,14 @@ func (top *topology) runMistake(t *testing.T, name string) []finding {
 	if want == 0 && err != nil || want != 0 && (!errors.As(err, &exit) || exit.ExitCode() != want) {
 		t.Errorf("%s ended with %v, want status %d", p, err, want)
 	}
+	found := findings(t, file)
+	top.settle()
+	return found
+}
+
+// findings are those of a file of --check-json.
+func findings(t *testing.T, file string) []finding {
+	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +188,38 @@ func (top *topology) runMistake(t *testing.T, name string) []finding {
 		}
 		found = append(found, f)
 	}
-	top.settle()
 	return found
+}
+
+// That pages are taken from a program changes nothing in it but what is told.
+func TestCheckGuards(t *testing.T) {
+	if sanitize.preload != nil || sanitize.wrapper != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	top := oneDevice(t)
+	d := top.server.in(t)
+	for name, want := range map[string][]string{
+		"handler_before": {"early-read"}, "handler_after": {"early-read"}, "no_handler": nil,
+		"blocked": {"early-read"}, "in_child": nil, "another_life": nil, "shared_buffer": nil,
+		"calls": {"early-read"},
+	} {
+		for _, how := range []string{"--check-status=0", "--lend-heap"} {
+			t.Run(name+how, func(t *testing.T) {
+				file := filepath.Join(t.TempDir(), "found")
+				p := d.begin(slices.Concat(d.env(), top.cEnv()), program, "exec", "--check", "--check-json",
+					file, "--check-status=0", how, "--", cProgram(t, "guarded"), name)
+				if err := p.Wait(cLimit); err != nil {
+					t.Fatalf("%s ended with %v", p, err)
+				}
+				var got []string
+				for _, f := range findings(t, file) {
+					got = append(got, f.What)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("found %v, want %v", got, want)
+				}
+				top.settle()
+			})
+		}
+	}
 }

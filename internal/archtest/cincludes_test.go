@@ -20,7 +20,7 @@ type room struct {
 //
 //	rsocket -> rdmacm, versions -> ibverbs -> pair -> core -> verbs, the ABI of the rings
 //	rsocketd, a program -> rsocket
-//	preload, rspreload, check, which are linked with none of them
+//	preload, rspreload, check -> guard, which are linked with none of them
 //	setting below all, in each library that has use for it
 var rooms = map[string]room{
 	"verbs": {shows: []string{"abi.h", "rsockets.h", "valgrind.h",
@@ -36,11 +36,13 @@ var rooms = map[string]room{
 	"verbs/rsocket": {shows: []string{"rsocket.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/ibverbs", "verbs/ibverbs/abi", "verbs/rdmacm"}},
 	// What is there for the sake of symbol versions.
-	"verbs/versions":         {uses: []string{"verbs", "verbs/core", "verbs/ibverbs", "verbs/ibverbs/abi"}},
-	"verbs/rsocketd":         {uses: []string{"verbs", "verbs/rsocket"}},
-	"verbs/preload":          {uses: []string{"verbs/setting"}},
-	"verbs/rspreload":        {uses: []string{"verbs"}},
-	"verbs/check":            {uses: []string{"verbs/ibverbs/abi", "verbs/rdmacm"}},
+	"verbs/versions":  {uses: []string{"verbs", "verbs/core", "verbs/ibverbs", "verbs/ibverbs/abi"}},
+	"verbs/rsocketd":  {uses: []string{"verbs", "verbs/rsocket"}},
+	"verbs/preload":   {uses: []string{"verbs/setting"}},
+	"verbs/rspreload": {uses: []string{"verbs"}},
+	"verbs/check": {uses: []string{"verbs/guard", "verbs/ibverbs/abi",
+		"verbs/rdmacm"}},
+	"verbs/guard":            {shows: []string{"guard.h"}},
 	"verbs/setting":          {shows: []string{"setting.h"}},
 	"integration/sctppeer/c": {},
 }
@@ -196,7 +198,8 @@ func (f *cFile) calls(all []*cFile) (out []*cFile) {
 // linked: what is preloaded has the names of functions that are another library's to all others.
 func linked(a, b string) bool {
 	a, b = path.Dir(a), path.Dir(b)
-	preloaded := []string{"verbs/preload", "verbs/rspreload", "verbs/check"}
+	preloaded := []string{"verbs/preload", "verbs/rspreload", "verbs/check",
+		"verbs/guard"}
 	return a == b || within(a, "verbs") && within(b, "verbs") && !slices.Contains(preloaded, a) &&
 		!slices.Contains(preloaded, b)
 }

@@ -116,10 +116,14 @@ func (a *AppMem) copy(p []byte, addr uint64, dir copyDir) error {
 	defer a.Release()
 	if proc := a.proc.Load(); len(p) >= vmMin && proc.usable() {
 		n, err := proc.copy(p, addr, dir)
-		if err != unix.ESRCH && err != unix.EPERM {
-			return whole(n, len(p), err)
+		switch {
+		case err == nil && n == len(p):
+			return nil
+		case err == unix.ESRCH || err == unix.EPERM:
+			proc.end() // the program's first thread has ended, or it has made itself undumpable
 		}
-		proc.end() // the program's first thread has ended, or it has made itself undumpable
+		// Else it is not there, or the program has taken it from itself for a while, as vrnic exec
+		// --check does: the descriptor reaches that, as it does what is short.
 	}
 	return a.copyFD(p, addr, dir)
 }

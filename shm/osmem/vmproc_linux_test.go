@@ -241,3 +241,52 @@ func TestVMProcessGivenUp(t *testing.T) {
 		t.Errorf("read by the descriptor: %v", err)
 	}
 }
+
+// Pages that a program has taken from itself for a while the descriptor reaches, whatever the
+// length; what is not there nothing does. The process is used on.
+func TestVMProcessProtected(t *testing.T) {
+	needVM(t)
+	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	a := &AppMem{fd: fd, slots: make(chan struct{}, maxAppCopies)}
+	a.proc.Store(&vmProc{pid: os.Getpid(), pidfd: pidfd})
+	a.refs.Store(1)
+	defer a.Release()
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	data := bytes.Repeat([]byte("octets!!"), 3*page/8)
+	if err := unix.Mprotect(mem[page:2*page], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []copyDir{copyIn, copyLast} {
+		if err := a.copy(data, addr, dir); err != nil {
+			t.Errorf("%d octets into pages of which one is taken: %v", len(data), err)
+		}
+	}
+	got := make([]byte, len(data))
+	if err := a.copy(got, addr, copyOut); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("out of them: %v", err)
+	}
+	if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(mem[:len(data)], data) {
+		t.Error("other octets are there")
+	}
+	if err := a.copy(make([]byte, vmMin), 4096, copyOut); err != syscall.EFAULT || !a.ByProcess() {
+		t.Errorf("out of what is not there: %v", err)
+	}
+}

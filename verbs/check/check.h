@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "ibverbs/abi/ibv.h"
 #include "rdmacm/rdmacm.h"
@@ -33,6 +34,8 @@ struct site {
 };
 
 void site_take(struct site *s);
+/* In the handler of a signal, which has come at pc. */
+void site_take_at(struct site *s, const void *pc);
 bool site_from_cm(const struct site *s); /* librdmacm called, rather than the program */
 bool site_same(const struct site *a, const struct site *b);
 
@@ -117,6 +120,10 @@ bool report_ask(const char *device, uint32_t qpn, struct qp_counts *c); /* false
 
 /* ---- next.c: the functions that ours stand in front of ---- */
 
+/* Of libibverbs.so.1: whether a region lies in memory that is lent, and who is told of placing. */
+bool vrnic_mr_lent(const struct ibv_mr *mr);
+void vrnic_tell_placing(void (*f)(const struct iovec *iov, int n));
+
 struct next_ibverbs {
 	__typeof__(ibv_open_device) *ibv_open_device;
 	__typeof__(ibv_close_device) *ibv_close_device;
@@ -144,6 +151,8 @@ struct next_ibverbs {
 	__typeof__(ibv_get_async_event) *ibv_get_async_event;
 	__typeof__(ibv_ack_async_event) *ibv_ack_async_event;
 	__typeof__(ibv_get_device_name) *ibv_get_device_name;
+	__typeof__(vrnic_mr_lent) *vrnic_mr_lent;
+	__typeof__(vrnic_tell_placing) *vrnic_tell_placing;
 };
 
 struct next_rdmacm {
@@ -236,6 +245,8 @@ struct post {
 	struct ibv_sge sge[POST_SGES];
 	const char *octets[POST_SGES];
 	uint64_t sum;
+	bool counted; /* early_begin */
+	uint32_t runs; /* of pages that are taken from the program */
 	bool remote; /* it names memory of the peer: */
 	uint32_t rkey;
 	uint64_t raddr, roctets;
@@ -311,6 +322,18 @@ void queue_empty(struct queue *q);
 void queue_sum_last(struct queue *q, uint32_t n);
 /* The octets of a request, as far as they are looked at. */
 uint64_t queue_sum(const struct post *p);
+
+/* ---- early.c: buffers are the device's until a request is over; all with the lock held ---- */
+
+/* What a request puts there: nothing that is looked for, a message, or the answer to a Read. */
+enum early { EARLY_NOT, EARLY_RECV, EARLY_READ };
+
+void early_region(const struct ibv_mr *mr, int access); /* a region is registered */
+void early_begin(struct post *p, enum early how); /* it is about to be posted */
+void early_end(struct post *p);
+void early_let_go(struct post *p); /* the program may know that it is over */
+void early_qp_ended(struct qp *qp); /* what is posted comes back from now on */
+void early_tell(void); /* of those who have read before */
 
 /* ---- qp.c ---- */
 

@@ -136,7 +136,7 @@ static void end_connection(struct rdma_cm_id *id)
 	struct qp *qp = id && id->qp ? book_find(KIND_QP, id->qp) : NULL;
 
 	if (qp)
-		qp->ended = true;
+		early_qp_ended(qp);
 }
 
 CHECK_EXPORT int rdma_disconnect(struct rdma_cm_id *id)

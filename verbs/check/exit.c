@@ -77,6 +77,7 @@ static void at_exit(int status, void *arg)
 		return;
 	a.n = 0;
 	book_lock();
+	early_tell();
 	book_each(KIND_QP, last_words, &a);
 	for (k = 0; k < KINDS; k++)
 		book_each(k, tell_leak, &status);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "guard/guard.h"
 
 /* Regions that have been deregistered, the last ones. */
 #define GRAVES 1024
@@ -91,6 +92,12 @@ static void set_region(struct mr *m, struct ibv_mr *mr, uint64_t iova, int acces
 	book_set_number(&m->o, mr->lkey);
 }
 
+static void follow_memory(struct ibv_mr *mr, int access)
+{
+	memory_watch(mr->addr, mr->length);
+	early_region(mr, access);
+}
+
 static struct ibv_mr *add_region(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t iova, int access)
 {
 	struct site site;
@@ -107,7 +114,7 @@ static struct ibv_mr *add_region(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t 
 		m->context = mr->context;
 		set_region(m, mr, iova, access);
 		rights_given(&m->o, access);
-		memory_watch(mr->addr, mr->length);
+		follow_memory(mr, access);
 	}
 	book_unlock();
 	return mr;
@@ -120,6 +127,7 @@ static uint64_t own_iova(void *addr, int access)
 
 CHECK_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
+	guard_open(addr, length); /* so that it is found to be there */
 	return add_region(pd, next()->ibv_reg_mr(pd, addr, length, access), own_iova(addr, access),
 			  access);
 }
@@ -127,6 +135,7 @@ CHECK_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len
 CHECK_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length,
 					    uint64_t iova, int access)
 {
+	guard_open(addr, length);
 	return add_region(pd, next()->ibv_reg_mr_iova(pd, addr, length, iova, access), iova, access);
 }
 
@@ -134,6 +143,7 @@ CHECK_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_
 CHECK_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
 					     uint64_t iova, unsigned int access)
 {
+	guard_open(addr, length);
 	return add_region(pd, next()->ibv_reg_mr_iova2(pd, addr, length, iova, access), iova,
 			  (int)access);
 }
@@ -152,10 +162,14 @@ static void bury(const struct mr *m, const struct site *site)
 CHECK_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
 			      size_t length, int access)
 {
-	int err = next()->ibv_rereg_mr(mr, flags, pd, addr, length, access), i;
 	struct site site;
 	struct mr *m;
+	int err, i;
 
+	guard_open(mr->addr, mr->length);
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+		guard_open(addr, length);
+	err = next()->ibv_rereg_mr(mr, flags, pd, addr, length, access);
 	site_take(&site);
 	book_lock();
 	m = err ? NULL : book_find(KIND_MR, mr);
@@ -166,7 +180,7 @@ CHECK_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, v
 			   flags & IBV_REREG_MR_CHANGE_ACCESS ? access : m->access);
 		for (i = 0; i < OBJECT_USES && (flags & IBV_REREG_MR_CHANGE_PD); i++)
 			m->o.uses[i] = i ? NULL : book_find(KIND_PD, pd);
-		memory_watch(mr->addr, mr->length);
+		follow_memory(mr, m->access);
 	}
 	book_unlock();
 	return err;
@@ -218,10 +232,12 @@ CHECK_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 
 	site_take(&site);
 	book_lock();
+	early_tell();
 	m = book_find(KIND_MR, mr);
 	if (m)
 		tell_use(m, &site);
 	book_unlock();
+	guard_open(mr->addr, mr->length);
 	err = next()->ibv_dereg_mr(mr);
 	book_lock();
 	if (m && err) {

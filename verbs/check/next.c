@@ -48,6 +48,8 @@ static void look_up(void)
 	LOOK_UP(ibverbs, .ibv_get_async_event);
 	LOOK_UP(ibverbs, .ibv_ack_async_event);
 	LOOK_UP(ibverbs, .ibv_get_device_name);
+	LOOK_UP(ibverbs, .vrnic_mr_lent);
+	LOOK_UP(ibverbs, .vrnic_tell_placing);
 }
 
 static void look_up_cm(void)

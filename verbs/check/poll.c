@@ -82,6 +82,10 @@ static void received(struct cq *cq, struct qp *qp, uint64_t wr_id)
 	if (!qp->srq || qp->srq->cq == cq)
 		cq->pending--;
 	queue_drop(p);
+	/* which of several was used the program may know by other means than their number */
+	for (p = qp->srq ? qp->srq->rq.head : NULL; p; p = p->next)
+		if (p->wr_id == wr_id)
+			early_let_go(p);
 }
 
 /* With the lock held. */
@@ -93,7 +97,7 @@ static void completed(struct cq *cq, const struct ibv_context *c, const struct i
 	if (!qp)
 		return;
 	if (wc->status != IBV_WC_SUCCESS) {
-		qp->ended = true;
+		early_qp_ended(qp);
 		if (!qp->failed)
 			qp->failed = 1;
 	}
@@ -110,6 +114,7 @@ int check_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	int got, i;
 
 	book_lock();
+	early_tell();
 	cq = book_find(KIND_CQ, ibcq);
 	book_unlock();
 	if (!cq)
@@ -146,6 +151,7 @@ static int took(struct ibv_cq_ex *ex, int err)
 	wc.qp_num = ex->read_qp_num(ex);
 	site_take(&site);
 	book_lock();
+	early_tell();
 	cq = book_find(KIND_CQ, ex);
 	if (cq)
 		completed(cq, ex->context, &wc, &site);

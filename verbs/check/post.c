@@ -1,5 +1,6 @@
 /* Posting: what a request names, and what it adds to what is outstanding. */
 #include "check.h"
+#include "guard/guard.h"
 
 /* So many posts after an error may come from threads that have not heard of it. */
 #define POSTS_AFTER_ERROR 3
@@ -75,8 +76,11 @@ static void keep_sges(struct post *p, struct ibv_pd *pd, const struct ibv_sge *s
 		return;
 	for (i = 0; i < n; i++) {
 		octets = memory_check(pd, &sge[i], use, &p->site, o);
-		if (p->nsge == POST_SGES)
+		if (p->nsge == POST_SGES) {
+			if (octets)
+				guard_never(octets, sge[i].length);
 			continue;
+		}
 		p->sge[p->nsge] = sge[i];
 		p->octets[p->nsge++] = octets;
 	}
@@ -120,6 +124,15 @@ static void keep_remote(struct post *p, const struct ibv_send_wr *wr, uint32_t m
 	p->remote = true;
 }
 
+/* What the library reads at once. */
+static void open_inline(const struct ibv_send_wr *wr, uint32_t max_sge)
+{
+	int i;
+
+	for (i = 0; i < wr->num_sge && (uint32_t)i < max_sge; i++)
+		guard_open((void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+}
+
 uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_wr *wr,
 		       const struct site *site)
 {
@@ -138,11 +151,14 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 	if (qp->sq.n > KEPT * qp->cap.max_send_wr && !qp->sq.head->signaled)
 		queue_drop(queue_take(&qp->sq));
 	keep_remote(p, wr, qp->cap.max_send_sge);
-	if (wr->send_flags & IBV_SEND_INLINE)
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		open_inline(wr, qp->cap.max_send_sge);
 		return 1;
+	}
 	if (reads_memory(wr->opcode)) {
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_READ,
 			  &qp->o);
+		early_begin(p, EARLY_NOT);
 		p->sum = queue_sum(p);
 		p->summed = true;
 	} else if (writes_memory(wr->opcode)) {
@@ -150,12 +166,16 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 			rights_read(qp);
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_WRITE,
 			  &qp->o);
+		/* that it is over another completion may say if it has none itself */
+		early_begin(p, wr->opcode == IBV_WR_RDMA_READ && signaled && !qp->ended
+			    ? EARLY_READ : EARLY_NOT);
 	}
 	return 1;
 }
 
 void post_begin(struct qp *qp, const struct site *site)
 {
+	early_tell();
 	check_forked(&qp->o, site);
 	check_failed(qp, site);
 }
@@ -216,7 +236,8 @@ static uint32_t refused_recvs(const struct ibv_recv_wr *wr, const struct ibv_rec
 }
 
 static void add_recv(struct queue *q, struct ibv_pd *pd, const struct ibv_recv_wr *wr,
-		     uint32_t max_sge, const struct site *site, const struct object *o)
+		     uint32_t max_sge, const struct site *site, const struct object *o,
+		     enum early how)
 {
 	struct post *p = queue_add(q, wr->wr_id, true);
 
@@ -224,6 +245,7 @@ static void add_recv(struct queue *q, struct ibv_pd *pd, const struct ibv_recv_w
 		return;
 	p->site = *site;
 	keep_sges(p, pd, wr->sg_list, wr->num_sge, max_sge, USE_WRITE, o);
+	early_begin(p, how);
 }
 
 int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -244,7 +266,8 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 	book_lock();
 	post_begin(qp, &site);
 	for (w = wr; w; w = w->next) {
-		add_recv(&qp->rq, ibqp->pd, w, qp->cap.max_recv_sge, &site, &qp->o);
+		add_recv(&qp->rq, ibqp->pd, w, qp->cap.max_recv_sge, &site, &qp->o,
+			 qp->ended ? EARLY_NOT : EARLY_RECV);
 		expect(qp->recv_cq, qp, &site);
 	}
 	book_unlock();
@@ -276,10 +299,11 @@ int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ib
 	site_take(&site);
 	book_lock();
 	srq = book_find(KIND_SRQ, ibsrq);
+	early_tell();
 	if (srq)
 		check_forked(&srq->o, &site);
 	for (w = wr; w && srq; w = w->next) {
-		add_recv(&srq->rq, ibsrq->pd, w, srq->max_sge, &site, &srq->o);
+		add_recv(&srq->rq, ibsrq->pd, w, srq->max_sge, &site, &srq->o, EARLY_RECV);
 		if (srq->cq && ++srq->cq->pending > srq->cq->room)
 			post_tell_srq(srq, &site);
 	}

@@ -360,7 +360,9 @@ CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, in
 		qp->failed = 0;
 	}
 	if (qp)
-		qp->ended = attr->qp_state == IBV_QPS_ERR;
+		qp->ended = false;
+	if (qp && attr->qp_state == IBV_QPS_ERR)
+		early_qp_ended(qp);
 	book_unlock();
 	return 0;
 }
@@ -411,6 +413,7 @@ CHECK_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 
 	site_take(&site);
 	book_lock();
+	early_tell();
 	qp = book_find(KIND_QP, ibqp);
 	if (qp)
 		name = qp->name;

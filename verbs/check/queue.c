@@ -35,6 +35,7 @@ struct post *queue_add(struct queue *q, uint64_t wr_id, bool signaled)
 
 void queue_drop(struct post *p)
 {
+	early_end(p);
 	p->next = unused;
 	unused = p;
 }

@@ -59,6 +59,33 @@ void site_take(struct site *s)
 		unwind.backtrace(step, s);
 }
 
+/* Frames up to that of pc, which is no return address, are of the handler. */
+struct interrupted {
+	struct site *s;
+	uintptr_t pc;
+	bool reached;
+};
+
+static int step_from(struct _Unwind_Context *c, void *arg)
+{
+	struct interrupted *i = arg;
+
+	if (i->reached)
+		return step(c, i->s);
+	i->reached = unwind.pc(c) == i->pc;
+	return UNWIND_GO_ON;
+}
+
+void site_take_at(struct site *s, const void *pc)
+{
+	struct interrupted i = { s, (uintptr_t)pc, false };
+
+	memset(s, 0, sizeof(*s));
+	s->pc[s->n++] = (char *)pc + 1;
+	if (unwind.backtrace)
+		unwind.backtrace(step_from, &i);
+}
+
 /* By where it lies: it need not be loaded by its name. */
 bool site_from_cm(const struct site *s)
 {

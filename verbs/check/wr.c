@@ -4,6 +4,7 @@
  * are, or that nothing more is said of it, and its octets are the device's from wr_complete on.
  */
 #include "check.h"
+#include "guard/guard.h"
 
 static struct ibv_qp_ex next_wr; /* the functions that ours stand in front of */
 
@@ -124,12 +125,17 @@ static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge
 static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
 {
 	keep(of(ex), NULL, 0, IBV_SEND_INLINE);
+	guard_open(addr, length);
 	next_wr.wr_set_inline_data(ex, addr, length);
 }
 
 static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *buf)
 {
+	size_t i;
+
 	keep(of(ex), NULL, 0, IBV_SEND_INLINE);
+	for (i = 0; i < n; i++)
+		guard_open(buf[i].addr, buf[i].length);
 	next_wr.wr_set_inline_data_list(ex, n, buf);
 }
 

@@ -338,7 +338,10 @@ static bool octets(struct vrnic_qp *qp, struct vrnic_direct_wr *w)
 	}
 	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE)
 		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, w->n, w->iov);
-	return vrnic_sges_local(qp->qp.pd, wr->sg_list, w->n, true, w->iov);
+	if (!vrnic_sges_local(qp->qp.pd, wr->sg_list, w->n, true, w->iov))
+		return false;
+	vrnic_placing(w->iov, w->n);
+	return true;
 }
 
 static void complete(struct vrnic_direct *d, const struct vrnic_direct_wr *w)
@@ -582,6 +585,7 @@ static bool copy_out(struct vrnic_qp *qp, uint32_t place, const struct vrnic_pai
 		wc->status = IBV_WC_LOC_PROT_ERR;
 		return true;
 	}
+	vrnic_placing(iov, (int)nsge);
 	for (i = 0; i < nsge && left; i++) {
 		n = left < iov[i].iov_len ? left : iov[i].iov_len;
 		if (n)

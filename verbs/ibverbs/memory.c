@@ -170,6 +170,14 @@ static void open_to_messages(struct vrnic_mr *mr)
 	vrnic_region_add(mr);
 }
 
+/* For libvrnic-check.so. */
+__attribute__((visibility("default"))) bool vrnic_mr_lent(const struct ibv_mr *mr);
+
+bool vrnic_mr_lent(const struct ibv_mr *mr)
+{
+	return container_of(mr, struct vrnic_mr, mr)->area;
+}
+
 static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uint64_t iova,
 			     unsigned int access)
 {

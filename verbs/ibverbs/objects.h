@@ -115,6 +115,18 @@ bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool 
 bool vrnic_sges_readable(struct ibv_pd *pd, const struct ibv_sge *sge, int n, struct iovec *iov);
 
 /*
+ * Whom libvrnic-check.so, where that is preloaded, has told by vrnic_tell_placing: it has taken
+ * pages from the program that the library is about to write. Else NULL.
+ */
+extern void (*vrnic_placing_told)(const struct iovec *iov, int n);
+
+static inline void vrnic_placing(const struct iovec *iov, int n)
+{
+	if (__builtin_expect(vrnic_placing_told != NULL, 0))
+		vrnic_placing_told(iov, n);
+}
+
+/*
  * A key was invalidated, by this program or its peer: the daemon judges what uses it from now on.
  */
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);

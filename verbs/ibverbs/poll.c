@@ -139,6 +139,13 @@ static bool each_of(struct vrnic_cq *cq, struct vrnic_qp *qp,
 	return true;
 }
 
+void (*vrnic_placing_told)(const struct iovec *iov, int n);
+
+__attribute__((visibility("default"))) void vrnic_tell_placing(void (*f)(const struct iovec *iov,
+									  int n));
+
+void vrnic_tell_placing(void (*f)(const struct iovec *iov, int n)) { vrnic_placing_told = f; }
+
 /* Nobody polls what qp's receives from an SRQ left in the ring. */
 static void give_back(struct vrnic_cq *cq, struct vrnic_qp *qp, uint32_t i,
 		      const struct vrnic_cqe *e)
@@ -214,6 +221,7 @@ static bool copy_out(struct vrnic_qp *qp, const struct vrnic_recv *r, const stru
 	from = qp->rx_slab + e->slab_off;
 	left = e->slab_len;
 	if (vrnic_sges_local(qp->qp.pd, sge, r->nsge, true, iov)) {
+		vrnic_placing(iov, r->nsge);
 		for (i = 0; i < r->nsge && left; i++) {
 			n = left < iov[i].iov_len ? left : iov[i].iov_len;
 			if (n)

@@ -328,6 +328,93 @@ static void changed(bool right)
 	vt_close(&p);
 }
 
+static volatile char seen;
+
+/* b's region has no rights for peers. */
+static void open_closed(struct vt_opts o)
+{
+	o.access = IBV_ACCESS_LOCAL_WRITE;
+	open_pair(o);
+}
+
+/* A message of n octets that has come, and is all there. */
+static void comes(uint32_t n)
+{
+	vt_fill(p.a.buf, n, 7);
+	vt_send(&p.a, 1, 0, n);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_verify(p.b.buf + 64, n, 7);
+}
+
+/* Looks whether the message has come by what is there. */
+static void early(bool right)
+{
+	open_closed((struct vt_opts){ 0 });
+	vt_recv(&p.b, 2, 64, 32768);
+	seen = p.b.buf[0]; /* no receive is there */
+	if (!right)
+		seen = p.b.buf[20000]; /* HERE early-read */
+	comes(32768);
+	seen = p.b.buf[20000];
+	vt_close(&p);
+}
+
+/* The same of messages that the library puts there. */
+static void early_small(bool right)
+{
+	int i;
+
+	open_closed((struct vt_opts){ 0 });
+	for (i = 0; i < 3; i++) {
+		vt_recv(&p.b, 2, 64, 8192);
+		if (!right)
+			seen = p.b.buf[5000]; /* HERE early-read */
+		comes(right ? 8192 : 100);
+	}
+	vt_close(&p);
+}
+
+static void early_srq(bool right)
+{
+	open_closed((struct vt_opts){ .srq = true });
+	vt_recv(&p.b, 2, 64, 32768);
+	if (!right)
+		CHECK(memchr(p.b.buf + 8192, 1, 4096) != p.b.buf); /* HERE early-read */
+	comes(32768);
+	vt_close(&p);
+}
+
+/* A Read's answer, which peers may write to on iWARP. */
+static void early_answer(bool right)
+{
+	open_pair((struct vt_opts){ 0 });
+	vt_fill(p.a.buf, 32768, 5);
+	vt_rdma(&p.b, 1, IBV_WR_RDMA_READ, 0, 32768, &p.a, 0);
+	if (!right)
+		seen = p.b.buf[20000]; /* HERE early-read */
+	vt_wc(p.b.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	vt_verify(p.b.buf, 32768, 5);
+	vt_close(&p);
+}
+
+static void early_call(bool right)
+{
+	int pipe_[2];
+
+	open_closed((struct vt_opts){ 0 });
+	CHECK_EQ(pipe(pipe_), 0);
+	vt_recv(&p.b, 2, 64, 32768);
+	if (!right)
+		CHECK_EQ(write(pipe_[1], p.b.buf + 8192, 512), 512); /* HERE early-read */
+	/* which is not reading it */
+	CHECK_EQ(write(pipe_[1], "octets", 6), 6);
+	CHECK_EQ(read(pipe_[0], p.b.buf + 16384, right ? 6 : 518), right ? 6 : 518);
+	memset(p.b.buf + 20480, 0, 8192);
+	comes(32768);
+	vt_close(&p);
+}
+
 static void never_polled(bool right)
 {
 	open_pair((struct vt_opts){ 0 });
@@ -620,7 +707,7 @@ static void wide_sink(bool right)
 
 #define MISTAKES(f) \
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(dead_rkey) f(stranger) f(peer_outside) f(no_right) f(refused_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
-	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
+	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(early) f(early_small) f(early_srq) f(early_answer) f(early_call) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
 	f(error_ignored) f(order_of_cq) f(unacked) f(forked) f(long_private) f(long_inline) \
 	f(draining) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)
 

@@ -134,6 +134,11 @@ var words = map[string]wording{
 			"after the completion, or to another buffer.",
 			f.Numbers["length"], f.Numbers["addr"])
 	}},
+	"early-read": {Wrong, "a buffer is read before its request is over", func(f *Finding) string {
+		return fmt.Sprintf("The program has read at %#x, where %s that it has posted puts what comes, "+
+			"and had not polled its completion. What it finds is old octets, new ones or both. "+
+			"Read when the completion has been polled.", f.Numbers["addr"], f.Texts["request"])
+	}},
 	"never-polled": {Wrong, "completions are never polled", func(f *Finding) string {
 		return fmt.Sprintf("Signaled requests (%d) were posted to a queue pair, and until "+
 			"its end none of their completions was polled. Whether they have worked "+
@@ -319,7 +324,7 @@ func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 // roles says what happened at a site.
 var roles = map[string]string{
 	"post": "posted by", "here": "called by", "made": "registered by", "gone": "deregistered by",
-	"polled": "polled by", "event": "the event was got by", "hangs": "one that hangs was made by",
+	"polled": "polled by", "read": "read by", "event": "the event was got by", "hangs": "one that hangs was made by",
 	"object": "made by", "qp": "the queue pair was made by", "cq": "the completion queue was made by",
 }
 

@@ -1,0 +1,252 @@
+/*
+ * What vrnic exec --check does so that it sees who reads a buffer too early changes nothing else: signals and their
+ * handlers, memory that goes, forks, calls that are given such a buffer.
+ */
+#include "vt.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#define LEN 32768
+
+static struct vt_pair p;
+static volatile char seen;
+static sigjmp_buf out;
+static void *volatile fault_at;
+
+/* b has posted a receive, and the pages of its buffer are the device's. */
+static void begin(void)
+{
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	vt_recv(&p.b, 2, 64, LEN);
+}
+
+/* All is as it would be otherwise. */
+static void end(void)
+{
+	vt_fill(p.a.buf, LEN, 3);
+	vt_send(&p.a, 1, 0, LEN);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 2, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_verify(p.b.buf + 64, LEN, 3);
+	vt_close(&p);
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	CHECK_EQ(sig, SIGSEGV);
+	fault_at = info->si_addr;
+	siglongjmp(out, 1);
+}
+
+static void on_plain_fault(int sig)
+{
+	CHECK_EQ(sig, SIGSEGV);
+	fault_at = &out;
+	siglongjmp(out, 1);
+}
+
+static void install(void (*handler)(int, siginfo_t *, void *), struct sigaction *old)
+{
+	struct sigaction a = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };
+
+	sigfillset(&a.sa_mask);
+	CHECK_EQ(sigaction(SIGSEGV, &a, old), 0);
+}
+
+/* A fault of the program's own comes to its own handler. */
+static void own_fault(void *want)
+{
+	char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(page != MAP_FAILED);
+	fault_at = NULL;
+	if (!sigsetjmp(out, 1))
+		seen = page[100];
+	CHECK(fault_at == (want ? want : page + 100));
+	CHECK_EQ(munmap(page, 4096), 0);
+}
+
+static void handler_before(void)
+{
+	install(on_fault, NULL);
+	begin();
+	own_fault(NULL);
+	seen = p.b.buf[20000];
+	own_fault(NULL);
+	end();
+}
+
+static void handler_after(void)
+{
+	struct sigaction old;
+
+	begin();
+	install(on_fault, &old);
+	CHECK(old.sa_handler == SIG_DFL);
+	own_fault(NULL);
+	seen = p.b.buf[20000];
+	CHECK(signal(SIGSEGV, on_plain_fault) == (void (*)(int))(void (*)(void))on_fault);
+	own_fault(&out);
+	CHECK(signal(SIGSEGV, SIG_DFL) == on_plain_fault);
+	end();
+}
+
+/* The end of a program that has no handler is the same, and if one is sent. */
+static void no_handler(void)
+{
+	int i, status;
+	pid_t pid;
+
+	begin();
+	for (i = 0; i < 2; i++) {
+		CHECK((pid = fork()) >= 0);
+		if (!pid) {
+			if (i)
+				kill(getpid(), SIGSEGV);
+			else
+				*(volatile char *)8 = 1;
+			_exit(0);
+		}
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	}
+	end();
+}
+
+static void *blocked_thread(void *arg)
+{
+	sigset_t all;
+
+	(void)arg;
+	sigfillset(&all);
+	CHECK_EQ(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	seen = p.b.buf[20000];
+	p.b.buf[12000] = 1;
+	return NULL;
+}
+
+static void blocked(void)
+{
+	pthread_t t;
+
+	begin();
+	CHECK_EQ(pthread_create(&t, NULL, blocked_thread, NULL), 0);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	end();
+}
+
+/* The buffer of a child is its own. */
+static void in_child(void)
+{
+	int status;
+	pid_t pid;
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	vt_fill(p.b.buf, p.b.len, 9);
+	vt_recv(&p.b, 2, 64, LEN);
+	CHECK((pid = fork()) >= 0);
+	if (!pid) {
+		vt_verify(p.b.buf, p.b.len, 9);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	end();
+}
+
+/* Memory that has gone while a receive is outstanding, and is the program's for something else. */
+static void another_life(void)
+{
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_mr *mr;
+	char *m;
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	m = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(m != MAP_FAILED);
+	CHECK(mr = ibv_reg_mr(p.b.pd, m, LEN, IBV_ACCESS_LOCAL_WRITE));
+	sge = (struct ibv_sge){ (uintptr_t)m, LEN, mr->lkey };
+	CHECK_EQ(ibv_post_recv(p.b.qp, &wr, &bad), 0);
+	install(on_fault, NULL);
+	CHECK_EQ(mprotect(m, 8192, PROT_READ), 0);
+	CHECK_EQ(m[0], 0);
+	fault_at = NULL;
+	if (!sigsetjmp(out, 1))
+		m[1] = 1;
+	CHECK(fault_at == m + 1);
+	m = mmap(m + 16384, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	CHECK(m != MAP_FAILED);
+	if (!sigsetjmp(out, 1))
+		seen = m[2];
+	CHECK(fault_at == m + 2);
+	CHECK_EQ(mlock(m - 8192, 8192), 0);
+	vt_disconnect(&p);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	vt_free(&p);
+}
+
+/* More than one request has the buffer, and it is sent from. */
+static void shared_buffer(void)
+{
+	int i;
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	for (i = 0; i < 4; i++)
+		vt_recv(&p.b, i, 0, LEN);
+	seen = p.b.buf[20000];
+	for (i = 0; i < 4; i++) {
+		vt_send(&p.a, 1, 0, LEN);
+		vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+		vt_wc(p.b.rcq, i, IBV_WC_SUCCESS, IBV_WC_RECV);
+		vt_recv(&p.a, 10, 0, LEN);
+		vt_send(&p.b, 11, 0, LEN);
+		seen = p.b.buf[20000];
+		vt_wc(p.b.scq, 11, IBV_WC_SUCCESS, IBV_WC_SEND);
+		vt_wc(p.a.rcq, 10, IBV_WC_SUCCESS, IBV_WC_RECV);
+	}
+	vt_close(&p);
+}
+
+/* Calls that are given it, to read and to fill. */
+static void calls(void)
+{
+	struct iovec iov;
+	char name[] = "/tmp/guardedXXXXXX";
+	FILE *f;
+	int fd;
+
+	begin();
+	iov = (struct iovec){ p.b.buf + 4096, 4096 };
+	CHECK((fd = mkstemp(name)) >= 0);
+	CHECK_EQ(unlink(name), 0);
+	CHECK_EQ(writev(fd, &iov, 1), 4096);
+	CHECK_EQ(pread(fd, p.b.buf + 8192, 4096, 0), 4096);
+	iov.iov_base = p.b.buf + 12288;
+	CHECK_EQ(preadv(fd, &iov, 1, 0), 4096);
+	CHECK(f = fdopen(fd, "r+"));
+	CHECK_EQ(fseek(f, 0, SEEK_SET), 0);
+	CHECK_EQ(fread(p.b.buf + 16384, 1, 4096, f), 4096);
+	CHECK_EQ(fclose(f), 0);
+	CHECK_EQ(mlock(p.b.buf + 20480, 4096), 0);
+	CHECK_EQ(madvise(p.b.buf + 24576, 4096, MADV_WILLNEED), 0);
+	end();
+}
+
+static const struct vt_case cases[] = {
+	{ "handler_before", handler_before }, { "handler_after", handler_after },
+	{ "no_handler", no_handler }, { "blocked", blocked }, { "in_child", in_child },
+	{ "another_life", another_life }, { "shared_buffer", shared_buffer }, { "calls", calls },
+	{ NULL, NULL },
+};
+
+int main(int argc, char **argv)
+{
+	return vt_main(argc, argv, cases);
+}
