@@ -211,6 +211,7 @@ func (q *fakeSRQ) Close() error {
 	}
 	return nil
 }
+func (p *fakePD) Depths(abi.QPCaps) (send, recv uint32) { return 0, 0 }
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()

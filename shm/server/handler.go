@@ -72,6 +72,9 @@ type PDHandler interface {
 	AllocMW(typ uint32) (MWHandler, error)
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
 	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
+	// Depths are how many requests the queues of a QP are said to have that asks for these; 0: as many
+	// as the rings have.
+	Depths(asked abi.QPCaps) (send, recv uint32)
 	CreateQP(p *QPParts) (QPHandler, error)
 	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
 	// call may know it.

@@ -251,10 +251,15 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		}
 		parts.SRQ = q.srq.h
 	}
-	if int64(max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR)) > int64(s.limits.Depth) {
+	depth := uint32(s.limits.Depth)
+	if max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR) > depth {
 		return nil, s.overBy(syscall.EINVAL, "depth")
 	}
-	caps, ok := req.Caps.Round(uint32(s.limits.Depth), q.srq != nil)
+	send, recv := pd.h.Depths(req.Caps)
+	want := req.Caps
+	want.MaxSendWR = max(want.MaxSendWR, min(send, depth))
+	want.MaxRecvWR = max(want.MaxRecvWR, min(recv, depth))
+	caps, ok := want.Round(depth, q.srq != nil)
 	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
 		req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
@@ -269,7 +274,7 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		return nil, err
 	}
 	o.send(fd)
-	q.mem, q.caps, q.rings = mem, caps, ring.NewDaemonQP(mem.Mem, l, n, s.Fail)
+	q.mem, q.caps, q.rings = mem, told(caps, want, send, recv), ring.NewDaemonQP(mem.Mem, l, n, s.Fail)
 	parts.Caps, parts.Rings = caps, q.rings
 	if q.h, err = pd.h.CreateQP(parts); err != nil {
 		o.out = nil
@@ -282,7 +287,19 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 	put(s, &s.qps, n, q)
 	s.qpNums[qpKey{pd.ctx, q.num}] = q
 	q.bell = s.addBell(q.h.Bell)
-	return &abi.CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: caps}, nil
+	return &abi.CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: q.caps}, nil
+}
+
+// told are the caps that a QP is said to have, whose rings have caps: as many requests as were
+// wanted, where its handler has something to say of that.
+func told(caps, want abi.QPCaps, send, recv uint32) abi.QPCaps {
+	if send != 0 {
+		caps.MaxSendWR = want.MaxSendWR
+	}
+	if recv != 0 && caps.MaxRecvWR != 0 {
+		caps.MaxRecvWR = want.MaxRecvWR
+	}
+	return caps
 }
 
 func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {

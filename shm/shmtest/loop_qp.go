@@ -35,6 +35,8 @@ type loopQP struct {
 	wqe     abi.SendWQE
 }
 
+func (p *loopPD) Depths(abi.QPCaps) (send, recv uint32) { return 0, 0 }
+
 func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()

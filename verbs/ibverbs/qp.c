@@ -147,6 +147,12 @@ static void bound(uint32_t *n, uint32_t most)
 		*n = most;
 }
 
+/* Of a ring's places as many as the daemon says that there are, which are no fewer than asked. */
+static uint32_t depth(uint32_t ring, uint32_t told, uint32_t asked)
+{
+	return told >= asked && told <= ring ? told : ring;
+}
+
 /* Makes the program's end of the memory that the daemon has made. */
 static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request *req,
 		       const struct vrnic_create_qp_reply *rep)
@@ -177,8 +183,8 @@ static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request
 		bound(&qp->rq.max_sge, c->attr.max_sge);
 		bound(&qp->sq.max_inline, c->attr.max_inline);
 	}
-	qp->cap.max_send_wr = l.sq_size;
-	qp->cap.max_recv_wr = l.rq_size;
+	qp->cap.max_send_wr = depth(l.sq_size, rep->caps.max_send_wr, req->caps.max_send_wr);
+	qp->cap.max_recv_wr = depth(l.rq_size, rep->caps.max_recv_wr, req->caps.max_recv_wr);
 	qp->cap.max_send_sge = qp->sq.max_sge;
 	qp->cap.max_recv_sge = qp->srq ? vrnic_rq_max_sge(&l) : qp->rq.max_sge;
 	qp->cap.max_inline_data = qp->sq.max_inline;

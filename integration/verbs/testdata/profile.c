@@ -1,7 +1,7 @@
 /*
  * What a device that shows itself as a card of others holds to: profile DEVICE INLINE ERRNO NOSRQ
- * are the octets that the card has room for inline, what it refuses queues with that are too deep,
- * and whether it has no shared receive queues.
+ * SEND RECV are the octets that the card has room for inline, what it refuses queues with that are
+ * too deep, whether it has no shared receive queues, and what depths it makes of 16 and 20.
  */
 #include "vt.h"
 
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 	unsigned int max_inline;
 	int i, deep, no_srq, err;
 
-	CHECK_EQ(argc, 5);
+	CHECK_EQ(argc, 7);
 	max_inline = (unsigned int)atoi(argv[2]);
 	deep = atoi(argv[3]);
 	no_srq = atoi(argv[4]);
@@ -55,6 +55,10 @@ int main(int argc, char **argv)
 	CHECK_EQ(try_qp(CAP(1, (uint32_t)attr.max_sge + 1, 0), &got), EINVAL);
 	if (max_inline) /* else nobody has said how many a card has */
 		CHECK_EQ(try_qp(CAP(1, 1, max_inline + 1), &got), EINVAL);
+	CHECK_EQ(try_qp(((struct ibv_qp_cap){ .max_send_wr = 16, .max_recv_wr = 20, .max_send_sge = 1,
+					      .max_recv_sge = 1 }), &got), 0);
+	CHECK_EQ(got.max_send_wr, atoi(argv[5]));
+	CHECK_EQ(got.max_recv_wr, atoi(argv[6]));
 	CHECK_EQ(try_qp(CAP((uint32_t)attr.max_qp_wr + 1, 1, 0), &got), deep);
 	errno = 0;
 	err = ibv_create_cq(c, attr.max_cqe + 1, NULL, NULL, 0) ? 0 : errno;

@@ -26,6 +26,10 @@ type qpHandler struct {
 	direct *direct.End
 }
 
+func (h *pdHandler) Depths(asked abi.QPCaps) (send, recv uint32) {
+	return h.c.sd.dev.card().QPDepths(&asked)
+}
+
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
 	if err := h.c.sd.fails(fault.CreateQP); err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package profile
 import (
 	"math"
 	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // Bits of enum ibv_device_cap_flags and of IB_PORT_*_SUP, as rdma-core's verbs.h and Linux's
@@ -74,6 +76,7 @@ var all = []Profile{
 		MaxMsg:   math.MaxUint32,
 		Lacks:    LacksODP | LacksTimestamps | LacksAtomics,
 		TooDeep:  syscall.E2BIG, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+		Depths: t4Depths,
 	},
 	e810(Profile{RoCE: true, CapFlags: capRNR | capMW | capMemMgt | capMWType2B, MaxPKeys: 1,
 		GIDs: 32}),
@@ -118,5 +121,38 @@ func e810(p Profile) Profile {
 	p.PortCaps, p.MaxMsg = portCM|portReinit, math.MaxInt32
 	p.Lacks = LacksODP | LacksTimestamps | LacksAtomics | LacksSRQ
 	p.TooDeep, p.TooWide, p.TooInline = syscall.EINVAL, syscall.EINVAL, syscall.EINVAL
+	p.Depths = e810Depths
 	return p
+}
+
+// e810Depths are those of irdma_ucreate_qp of providers/irdma/uverbs.c in rdma-core: a queue has a
+// power of two of units, of which a request takes one, two, four or eight, and some are kept
+// (irdma_get_wqe_shift, irdma_get_sqdepth and irdma_get_rqdepth of uk.c; IRDMA_SQ_RSVD and
+// IRDMA_RQ_RSVD of defs.h). A send request has a part more, for immediate data.
+func e810Depths(c *abi.QPCaps) (send, recv uint32) {
+	return e810Depth(c.MaxSendWR, e810Shift(c.MaxSendSGE+1, c.MaxInline), 258),
+		e810Depth(c.MaxRecvWR, e810Shift(c.MaxRecvSGE, 0), 1)
+}
+
+func e810Shift(parts, inline uint32) int {
+	switch {
+	case parts <= 1 && inline <= 8:
+		return 0
+	case parts < 4 && inline <= 39:
+		return 1
+	case parts < 8 && inline <= 101:
+		return 2
+	}
+	return 3
+}
+
+// e810Depth is of IRDMA_QP_SW_MIN_WQSIZE, 8, requests at least.
+func e810Depth(asked uint32, shift int, kept uint32) uint32 {
+	return (max(abi.CeilPow2(asked<<shift+kept), 8<<shift) - kept) >> shift
+}
+
+// t4Depths are those of c4iw_create_qp of hw/cxgb4/qp.c: a queue has one place more than is asked
+// for, and eight at least.
+func t4Depths(c *abi.QPCaps) (send, recv uint32) {
+	return max(c.MaxSendWR, 7), max(c.MaxRecvWR, 7)
 }

@@ -55,6 +55,9 @@ type Profile struct {
 	// TooDeep, TooWide and TooInline are what the driver refuses a queue pair with that asks for more
 	// requests, parts of one, or octets inline.
 	TooDeep, TooWide, TooInline syscall.Errno
+	// Depths are how many requests the driver says that the queues of a queue pair have; nil: as many
+	// as the device's.
+	Depths func(asked *abi.QPCaps) (send, recv uint32)
 }
 
 // A Lack is something that other cards have.
@@ -183,6 +186,14 @@ func (p *Profile) CheckQP(c *abi.QPCaps) error {
 		return p.refuse(p.TooInline, "a request has up to %d octets inline", p.MaxInline)
 	}
 	return nil
+}
+
+// QPDepths is what the card says of a queue pair's depths that asks for these; 0: nothing.
+func (p *Profile) QPDepths(c *abi.QPCaps) (send, recv uint32) {
+	if p.Depths == nil || p.CheckQP(c) != nil {
+		return 0, 0
+	}
+	return p.Depths(c)
 }
 
 // CheckCQ says the same of a completion queue.

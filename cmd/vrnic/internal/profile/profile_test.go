@@ -107,6 +107,36 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// A queue pair of a card has the depths that its driver makes of what is asked for.
+func TestDepths(t *testing.T) {
+	for _, tt := range []struct {
+		card       string
+		caps       abi.QPCaps
+		send, recv uint32
+	}{
+		{"cxgb4", abi.QPCaps{MaxSendWR: 1, MaxRecvWR: 100}, 7, 100},
+		{"cxgb4", abi.QPCaps{MaxSendWR: 8190, MaxRecvWR: 7}, 8190, 7},
+		{"cxgb4", abi.QPCaps{MaxSendWR: 8191, MaxRecvWR: 7}, 0, 0}, // which is refused
+		// 16 of two units and 258 are 290 of 512; 128 of four and 258 are 770 of 1024
+		{"irdma", abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}, 127, 31},
+		{"irdma", abi.QPCaps{MaxSendWR: 128, MaxRecvWR: 1, MaxSendSGE: 3, MaxRecvSGE: 2}, 191, 7},
+		{"irdma", abi.QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 6,
+			MaxInline: 101}, 63, 7},
+		{"irdma", abi.QPCaps{MaxSendWR: 8127, MaxRecvWR: 8127, MaxSendSGE: 6, MaxRecvSGE: 6}, 8127,
+			8191},
+		{"siw", abi.QPCaps{MaxSendWR: 100, MaxRecvWR: 100}, 0, 0},
+	} {
+		p, err := Find(tt.card, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if send, recv := p.QPDepths(&tt.caps); send != tt.send || recv != tt.recv {
+			t.Errorf("%s of %+v: %d and %d, want %d and %d", tt.card, tt.caps, send, recv, tt.send,
+				tt.recv)
+		}
+	}
+}
+
 // A card bounds what a session has, and gives it no more.
 func TestBound(t *testing.T) {
 	irdma, err := Find("irdma", false)
