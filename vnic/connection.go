@@ -363,6 +363,13 @@ func (qp *QP) mayBeNear() bool { return qp.State() == rdma.QPRTS && !qp.work.Wat
 // Covered reports whether the CQs of qp have room for all that their queues can complete at once.
 func (qp *QP) Covered() bool { return qp.work.Queues.Covered() }
 
+// WithReceives calls f while nobody takes receives of qp.
+func (qp *QP) WithReceives(f func()) {
+	qp.work.Recv.Lock()
+	defer qp.work.Recv.Unlock()
+	f()
+}
+
 // counted is what qp has counted by now.
 func (qp *QP) counted() *stats.QP {
 	if f := qp.tells.onCount; f != nil {

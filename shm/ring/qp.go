@@ -119,14 +119,8 @@ type RecvConsumer struct {
 func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 	prod := q.prod.Load()
 	if d := q.in.Load(); d != nil && prod != q.head {
-		var head uint32
 		var ok bool
-		if head, prod, ok = d.takeOver(q.head, q.prod); head != q.head {
-			q.head = head
-			q.used.Store(head)
-			q.headWord.Store(head)
-		}
-		if !ok {
+		if prod, ok = q.takeOver(d); !ok {
 			return false, nil
 		}
 	}
@@ -155,6 +149,30 @@ func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 		q.Sate()
 	}
 	return true, nil
+}
+
+// takeOver goes on behind the receives that have been used without the daemon, and says up to where
+// they are posted; false: it has to wait.
+func (q *RecvConsumer) takeOver(d *Direction) (prod uint32, ok bool) {
+	head, prod, ok := d.takeOver(q.head, q.prod)
+	if head != q.head {
+		q.head = head
+		q.used.Store(head)
+		q.headWord.Store(head)
+	}
+	return prod, ok
+}
+
+// Settle goes on behind what has been used by the pair that the QP is in, which has been shut,
+// before it is in another one; false: its sender may be about to use a receive, and Wake is called
+// when it has gone on.
+func (q *RecvConsumer) Settle() bool {
+	d := q.in.Load()
+	if d == nil {
+		return true
+	}
+	_, ok := q.takeOver(d)
+	return ok
 }
 
 // Pending is how many receives are posted, as the client says (and at most the size of the queue).

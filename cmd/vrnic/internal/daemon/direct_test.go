@@ -357,6 +357,48 @@ func TestDirectResetBusy(t *testing.T) {
 	}
 }
 
+// A message that was sent directly and is not polled has its receive for itself, also when the two
+// have another pair by then.
+func TestDirectAnotherPair(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+	sent := func() uint64 { return directCounts(t, d, "rocep0").DirectSends }
+	for n := sent(); sent() == n; { // both have to ask
+		b.Recv(0, 0, 64)
+		a.Send(0, 0, 64)
+		a.WantOK("a Send", 0, rdma.WCSend)
+		b.WantOK("a receive", 0, rdma.WCRecv)
+	}
+	n := sent()
+	for i := range 4 {
+		b.Recv(uint64(i), 1024+64*i, 64)
+	}
+	for i := range 2 {
+		a.Fill(0, 64, byte(i))
+		a.Send(uint64(i), 0, 64)
+		a.WantOK("a Send", uint64(i), rdma.WCSend)
+	}
+	if sent() != n+2 {
+		t.Fatalf("%d of 2 Sends were direct", sent()-n)
+	}
+	for _, s := range []rdma.QPState{rdma.QPSQD, rdma.QPRTS} { // a asks for a pair again
+		if err := a.QP.Modify(&rdma.QPAttr{State: s}, rdma.AttrState); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 2; i < 4; i++ {
+		a.Fill(0, 64, byte(i))
+		a.Send(uint64(i), 0, 64)
+		a.WantOK("a Send", uint64(i), rdma.WCSend)
+	}
+	for i := range 4 {
+		b.WantOK("a receive", uint64(i), rdma.WCRecv)
+		b.Check("it", 1024+64*i, 64, byte(i))
+	}
+}
+
 // fire has a write to b, or add to a word there, until that is refused.
 func fire(a, b *daemontest.End, round int, begun *atomic.Bool) error {
 	a.Fill(0, 64<<10, 1)

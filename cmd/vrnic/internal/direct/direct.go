@@ -205,6 +205,14 @@ func (e *End) mayMoveOn() bool {
 	return was == nil || p.has[p.side(e)] || !was.has[was.side(e)]
 }
 
+// isSettled ends e's pair, if it has one, and reports whether the daemon knows which receives have
+// been used by it. Another one begins behind these.
+func (e *End) isSettled() (ok bool) {
+	e.Shut()
+	e.qp.WithReceives(func() { ok = e.Rings.RQ.Settle() })
+	return ok
+}
+
 // Shut takes both directions of e's pair, if it has one, from the programs for good. Any goroutine
 // may call it, with the QP's locks held.
 func (e *End) Shut() {
@@ -249,7 +257,7 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 	}
 	p := e.pair.Load()
 	if p == nil || p.over.Load() || p.ends[1-p.side(e)] != peer {
-		if !e.mayMoveOn() || !peer.mayMoveOn() {
+		if !e.mayMoveOn() || !peer.mayMoveOn() || !e.isSettled() || !peer.isSettled() {
 			return -1, false, false, syscall.EAGAIN
 		}
 		if p, err = newPair(e, peer, alloc); err != nil {
