@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -28,8 +28,14 @@ bool vrnic_maps_next(struct vrnic_maps *m, struct vrnic_mapping *map)
 {
 	unsigned int major, minor;
 	char mode[5];
+	bool behind;
 
-	while (getline(&m->line, &m->size, m->f) > 0) {
+	/* Nothing is allocated: a name may be long, and memory may be what the program is short of. */
+	while (fgets(m->line, sizeof(m->line), m->f)) {
+		behind = m->in_line;
+		m->in_line = !strchr(m->line, '\n');
+		if (behind)
+			continue;
 		if (sscanf(m->line, "%" SCNxPTR "-%" SCNxPTR " %4s %" SCNx64 " %x:%x %" SCNu64, &map->lo,
 			   &map->hi, mode, &map->offset, &major, &minor, &map->ino) != 7)
 			continue;
@@ -44,7 +50,6 @@ bool vrnic_maps_next(struct vrnic_maps *m, struct vrnic_mapping *map)
 
 void vrnic_maps_close(struct vrnic_maps *m)
 {
-	free(m->line);
 	if (m->f)
 		fclose(m->f);
 }

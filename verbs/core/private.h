@@ -15,8 +15,8 @@ void vrnic_areas_forked(void); /* for the child of a fork */
  */
 struct vrnic_maps {
 	FILE *f;
-	char *line;
-	size_t size;
+	char line[128]; /* what stands in front of a file's name, or a part of the name */
+	bool in_line;
 };
 
 struct vrnic_mapping {

@@ -246,10 +246,17 @@ void *realloc(void *p, size_t size)
 static void full_memory(void)
 {
 	struct sockaddr_in at;
-	int l = listener(&at), s = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), fds[700], n = 0;
-	char c;
+	int l = listener(&at), s = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), fds[700], n = 0, fd;
+	char name[200] = "", c;
 
 	CHECK_ERRNO(rconnect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	/* a mapping below all others, whose line in /proc/self/maps takes memory to be read as one */
+	memset(name, 'x', sizeof(name) - 1);
+	fd = memfd_create(name, MFD_CLOEXEC);
+	CHECK(fd >= 0 && !ftruncate(fd, 4096));
+	CHECK(mmap((void *)0x10000000, 4096, PROT_READ, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) !=
+	      MAP_FAILED);
+	CHECK_EQ(close(fd), 0);
 	/* a number for which the table of sockets is too small */
 	while (n < 700 && (n == 0 || fds[n - 1] < 600)) {
 		fds[n] = dup(0);
