@@ -542,6 +542,8 @@ int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 			break;
 		memset(&wc[got], 0, sizeof(*wc));
 		wc[got].wr_id = s->wr_id;
+		if (unlikely(d->qp->sq.flushed))
+			wc[got].status = IBV_WC_WR_FLUSH_ERR;
 		wc[got].opcode = s->opcode;
 		wc[got].byte_len = s->byte_len;
 		wc[got].qp_num = d->qp->qp.qp_num;

@@ -301,6 +301,7 @@ struct vrnic_sq {
 	/* requests that a completion has said to be over; written with the send CQ's lock held */
 	atomic_uint polled;
 	uint32_t done;	    /* as polled, and those that complete invisibly, as far as that matters */
+	bool flushed;	    /* some, on a dead session: those behind them are, too */
 	uint32_t mask;
 	uint32_t stride;
 	uint32_t max_sge;

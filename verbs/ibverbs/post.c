@@ -576,8 +576,12 @@ bool vrnic_sq_flush(struct vrnic_sq *sq, struct vrnic_sent *sent)
 	if ((int32_t)(polled - sq->done) > 0)
 		sq->done = polled;
 	any = sq->done != atomic_load_explicit(&sq->prod, memory_order_relaxed);
-	if (any)
+	if (any) {
 		*sent = sq->sent[sq->done++ & sq->mask];
+		sq->flushed = true;
+		/* what has been done directly behind it waits for it */
+		atomic_store_explicit(&sq->polled, sq->done, memory_order_release);
+	}
 	pthread_mutex_unlock(&sq->lock);
 	return any;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "ring_direct.h"
 
@@ -548,6 +549,44 @@ void test_direct_forked(void)
 }
 
 /*
+ * A daemon that dies between the end of a request and its completion: what was done directly behind
+ * it is flushed with it, and in order.
+ */
+void test_direct_unfinished(void)
+{
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = { .sg_list = &sge, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_wc wc[4];
+	int i;
+
+	direct_begin(5, 0xfffffffeu);
+	sge = (struct ibv_sge){ (uintptr_t)a->out[0], LONG, a->out_key };
+	direct_pair();
+	direct_open(a, true);
+	direct_receive(b);
+	for (i = 0; i < 4; i++) {
+		wr.wr_id = i;
+		wr.num_sge = i % 3 == 0; /* the first and the last go by the ring */
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		if (i)
+			continue;
+		CHECK(fake_take_send(a->q, &a->w));
+		fake_retire(a->q, 1);
+		direct_receive(b);
+	}
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 2);
+	CHECK_EQ(vrnic_poll_cq(&a->cq->cq, 4, wc), 0);
+	atomic_store(&session.dead, true);
+	for (i = 0; i < 4; i++) {
+		CHECK_EQ(vrnic_poll_cq(&a->cq->cq, 1, wc), 1);
+		CHECK(wc->wr_id == (uint64_t)i && wc->status == IBV_WC_WR_FLUSH_ERR);
+	}
+	direct_finish();
+}
+
+/*
  * A peer that writes anything anywhere direct_ends the connection, and not more: nothing is touched that
  * is not the library's, no receive completes twice, and the session goes on.
  */
@@ -630,4 +669,60 @@ void test_direct_layout(void)
 		CHECK(!direct_ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
 		direct_finish();
 	}
+}
+
+/* ---- benchmarks: the processor's time, which others that want it do not add to ---- */
+
+static double spent(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void bench_empty(const char *name)
+{
+	double begin = spent();
+	int i, n = 10000000;
+	struct ibv_wc wc;
+
+	for (i = 0; i < n; i++)
+		vrnic_poll_cq(&direct_ends[0].cq->cq, 1, &wc);
+	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
+}
+
+/* A message with all that both ends do for it: two posts and two polls. */
+static void bench_message(const char *name, uint32_t len)
+{
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
+	struct ibv_sge sge = { (uintptr_t)a->out[0], len, a->out_key };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	uint64_t sends = direct_counted(a, VRNIC_DIR_MESSAGES);
+	int i, n = 2000000;
+	struct ibv_wc wc;
+	double begin;
+
+	begin = spent();
+	for (i = 0; i < n; i++) {
+		direct_receive(b);
+		if (vrnic_post_send(&a->qp->qp, &wr, &bad) || vrnic_poll_cq(&a->cq->cq, 1, &wc) != 1 ||
+		    vrnic_poll_cq(&b->cq->cq, 1, &wc) != 1)
+			break;
+	}
+	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES) - sends, (uint64_t)n);
+}
+
+void bench_direct(void)
+{
+	direct_begin(1, 0);
+	bench_empty("PollEmptyUndirect");
+	direct_pair();
+	direct_open(&direct_ends[0], true);
+	bench_empty("PollEmptyDirect");
+	bench_message("DirectSend64", 64);
+	bench_message("DirectSend4K", 4096);
+	direct_finish();
 }

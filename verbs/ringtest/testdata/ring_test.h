@@ -58,6 +58,7 @@ void test_wr(void);
 /* ring_threads_test.c */
 void test_threads(void);
 void bench(void);
+void bench_direct(void);
 
 /* ring_direct_test.c */
 void test_direct(void);
@@ -69,6 +70,7 @@ void test_direct_late(void);
 void test_direct_polling(void);
 void test_direct_receiver(void);
 void test_direct_forked(void);
+void test_direct_unfinished(void);
 void test_direct_hostile(void);
 void test_direct_layout(void);
 

@@ -230,4 +230,5 @@ void bench(void)
 	bench_recv(&p, "Recv64Slab", 64, true);
 	bench_recv(&p, "Recv2KSlab", 2048, true);
 	teardown(&p);
+	bench_direct();
 }
