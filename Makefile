@@ -114,7 +114,7 @@ ARM64_SMOKE := ^Test(MemoryRegions|Windows|HostileRings|CompletionEvents|Death|T
 # and tests of the C libraries that do so are skipped.
 test-arm64: ## the protocol engines, the rings and the C libraries as arm64, under qemu-user-static
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static $(ARM64_TESTS)
-	$(ARM64_C) $(GO) test -trimpath -count=1 ./verbs/sessiontest ./verbs/ringtest
+	$(ARM64_C) $(GO) test -trimpath -count=1 ./verbs/sessiontest ./verbs/ringtest ./verbs/pairtest
 
 .PHONY: test-arm64-smoke
 test-arm64-smoke: ## a part of them, in half a minute
@@ -167,10 +167,10 @@ VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 sanitize: ## the C libraries under sanitizers: their tests, and programs
 	$(MAKE) -s -C verbs asan tsan
 	VRNIC_TEST_CFLAGS=-fsanitize=address,undefined VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/asan \
-	$(GO) test -count=1 -skip /setuid ./verbs/sessiontest
+	$(GO) test -count=1 -skip /setuid ./verbs/sessiontest ./verbs/pairtest
 	TSAN_OPTIONS=suppressions=$(CURDIR)/integration/verbs/testdata/tsan.supp \
-	VRNIC_TEST_CFLAGS=-fsanitize=thread VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan \
-	$(GO) test -count=1 ./verbs/sessiontest
+	VRNIC_TEST_CFLAGS='-fsanitize=thread -Wno-tsan' VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan \
+	$(GO) test -count=1 ./verbs/sessiontest ./verbs/pairtest
 	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; tests='$(SANITIZE_TESTS)'; \
 	case $$s in address) libs=$(CURDIR)/verbs/build/asan;; thread) libs=$(CURDIR)/verbs/build/tsan;; \
 	*) libs=; tests='$(VALGRIND_TESTS)';; esac; VRNIC_TEST_SANITIZE=$$s VRNIC_TEST_LIBS=$$libs \

@@ -183,7 +183,7 @@ func build(t *testing.T) (program string) {
 		"../ibverbs/abi/*.h")
 	if err == nil {
 		program, err = ctest.CC("end", slices.Concat([]string{"-std=gnu11", "-O2", "-Wextra"},
-			files)...)
+			ctest.Flags(), files)...)
 	}
 	if err != nil {
 		t.Fatal(err)
