@@ -47,7 +47,7 @@ type pairing struct {
 	libs    string   // libibverbs with marks, in front of the others
 	wrap    []string // what the second is run by
 	lent    bool     // they reach each other's memory, too
-	asleep  bool     // the second sleeps now and then
+	asleep  string   // $ASLEEP
 }
 
 func newPairing(t *testing.T, mode string, args ...string) *pairing {
@@ -70,6 +70,7 @@ type told struct {
 const (
 	toldLen = 8 * 11
 	atTake  = 2*toldLen + 8
+	atQuit  = atTake + 8
 )
 
 func toldBy(t *testing.T, path string) (r [2]told) {
@@ -103,8 +104,8 @@ func (p *pairing) begin(t *testing.T, who int, mark string) (ends [2]*process, p
 		if p.lent {
 			env = append(env, "LENT=1", "LD_PRELOAD="+filepath.Join(libs, "libvrnic-heap.so"))
 		}
-		if p.asleep {
-			env = append(env, "ASLEEP=1")
+		if p.asleep != "" {
+			env = append(env, "ASLEEP="+p.asleep)
 		}
 		if mark != "" && i == who {
 			env = append(env, "MARK="+mark)
@@ -153,7 +154,7 @@ func (p *pairing) ends(t *testing.T, ends [2]*process, path, what string) (r [2]
 func TestDirectMarks(t *testing.T) {
 	p := newPairing(t, "user")
 	p.lend(t)
-	p.asleep = true
+	p.asleep = "library"
 	names := marks(t)
 	var passed uint64
 	for step := 1; step <= len(names); step++ {
@@ -232,26 +233,40 @@ func TestDirectStopped(t *testing.T) {
 // takeBack has the second deregister what the first writes to, and waits until it is about to.
 func (p *pairing) takeBack(t *testing.T, path string) {
 	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.WriteAt([]byte{1}, atTake); err != nil {
-		t.Fatal(err)
-	}
+	tell(t, path, atTake)
 	proctest.Eventually(t, patience, "memory is being taken back", func() bool {
 		return toldBy(t, path)[1].taking == 1
 	})
 }
 
+// quit has the second end the connection.
+func (p *pairing) quit(t *testing.T, path string) {
+	t.Helper()
+	tell(t, path, atQuit)
+}
+
+func tell(t *testing.T, path string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{1}, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // stopped waits until a program stands still, or has ended.
 func (p *pairing) stopped(t *testing.T, e *process) {
 	t.Helper()
-	proctest.Eventually(t, patience, "it stands still", func() bool {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", e.PID()))
-		return err != nil || e.Ended() || strings.Contains(string(b), ") T ")
-	})
+	proctest.Eventually(t, patience, "it stands still", func() bool { return standsStill(e) })
+}
+
+// standsStill reports whether a program does, or has ended.
+func standsStill(e *process) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", e.PID()))
+	return err != nil || e.Ended() || strings.Contains(string(b), ") T ")
 }
 
 // The same at any moment, without the direct path, too.
@@ -264,7 +279,7 @@ func TestDirectKills(t *testing.T) {
 			var sent, died uint64
 			for k := range n {
 				who, mark := rand.IntN(2), ""
-				p.lent, p.asleep = heap && k%4 < 2, k%3 == 0
+				p.lent, p.asleep = heap && k%4 < 2, []string{"library", "", "", "poll", "", ""}[k%6]
 				if k%2 == 0 && mode == "user" {
 					mark = fmt.Sprint(1+rand.IntN(len(names)), 1+rand.IntN(2000), int(syscall.SIGKILL))
 				}

@@ -70,7 +70,9 @@ func (t *KeyTable) Publish(k *Key) (place uint32, ok bool) {
 	abi.Word64(e, abi.KeyAddr).Store(k.Addr)
 	abi.Word64(e, abi.KeyLength).Store(k.Length)
 	abi.Word64(e, abi.KeyOffset).Store(k.Offset)
+	markEntry.pass()
 	abi.Word(e, abi.KeyKey).Store(k.Key) // last
+	markKey.pass()
 	return place, true
 }
 
@@ -91,12 +93,13 @@ func (t *KeyTable) Opens(mem uint32) bool {
 // more: within End, or later by another goroutine, if a sender may be about to.
 func (t *KeyTable) End(place uint32, done func()) {
 	abi.Word(t.entry(place), abi.KeyKey).Swap(0) // a full fence: docs/direct.md#keys
+	markHidden.pass()
 	w := t.busy()
 	if len(w) == 0 {
-		t.free(place)
-		done()
+		t.free(place, done)
 		return
 	}
+	markBusy.pass()
 	go func() {
 		for looks := 0; !settledAll(w); looks++ {
 			if looks < shutLooks {
@@ -105,8 +108,7 @@ func (t *KeyTable) End(place uint32, done func()) {
 				time.Sleep(shutPause)
 			}
 		}
-		t.free(place)
-		done()
+		t.free(place, done)
 	}()
 }
 
@@ -137,10 +139,13 @@ func settledAll(w []keyUse) bool {
 	return true
 }
 
-func (t *KeyTable) free(place uint32) {
+func (t *KeyTable) free(place uint32, done func()) {
+	markGone.pass()
 	t.mu.Lock()
 	t.used[place] = false
 	t.mu.Unlock()
+	markFree.pass()
+	done()
 }
 
 // Join says that d's sender is given the table, and Leave that d has ended: it stores nothing more.
@@ -148,6 +153,7 @@ func (t *KeyTable) Join(d *Direction) {
 	t.mu.Lock()
 	t.users[d] = struct{}{}
 	t.mu.Unlock()
+	markJoined.pass()
 }
 
 func (t *KeyTable) Leave(d *Direction) {

@@ -75,6 +75,7 @@ func NewPair(mem []byte, ends *[2]PairEnd) *Pair {
 		abi.Word(mem, abi.PairReach+4*uint32(i)).Store(ends[i].Reach)
 		p.Dirs[i].init(mem[off[i]:], slots, &ends[i], to)
 	}
+	markMade.pass()
 	abi.Word(mem, abi.PairMagic).Store(abi.MagicPair)
 	return p
 }
@@ -178,6 +179,7 @@ func (p *Pair) Attach() {
 			d.from.SendCQ.setBeside(d, true)
 		}
 	}
+	markAttached.pass()
 }
 
 // Open gives a direction to its sender.
@@ -186,8 +188,10 @@ func (d *Direction) Open() {
 	defer d.mu.Unlock()
 	if d.state == dirClosed && !d.bad {
 		d.base.Store(d.to.Rings.RQ.used.Load())
+		markBase.pass()
 		d.state = dirOpen
 		d.open.Store(1)
+		markOpen.pass()
 	}
 }
 
@@ -205,10 +209,14 @@ func (d *Direction) shutLocked() {
 		return
 	}
 	d.open.Swap(0) // a full fence: docs/direct.md#owner
+	markShut.pass()
 	d.state, d.odd = dirClosed, d.seq.Load()
-	if d.odd&1 != 0 {
-		d.state = dirShut
+	if d.odd&1 == 0 {
+		markClosed.pass()
+		return
 	}
+	d.state = dirShut
+	markWaits.pass()
 }
 
 // Shut is that of both directions.
@@ -233,6 +241,7 @@ func (p *Pair) End() {
 		d.mu.Lock()
 		d.state = dirEnded
 		d.mu.Unlock()
+		markEnded.pass()
 	}
 }
 
@@ -259,6 +268,7 @@ func (d *Direction) publish() {
 	d.mu.Lock()
 	if d.state != dirEnded {
 		d.base.Store(d.to.Rings.RQ.used.Load())
+		markPublished.pass()
 	}
 	d.mu.Unlock()
 }
@@ -305,6 +315,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 	for i := 0; d.state == dirShut; i++ {
 		if d.seq.Load() != d.odd || d.from.Gone() {
 			d.state = dirClosed
+			markSettled.pass()
 		} else if i == shutLooks {
 			d.awaitLocked()
 			return head, prod, false
@@ -318,7 +329,10 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 	// It has used some since the last look, or not: how many says nothing, they may have been more
 	// than half of all numbers.
 	done := d.done.Load()
-	if prod = prodWord.Load(); done != d.was { // behind it: what is used was posted before
+	markDone.pass()
+	prod = prodWord.Load() // behind it: what is used was posted before
+	markPosted.pass()
+	if done != d.was {
 		// One that goes back would have receives used twice; but so many may have been used that the
 		// numbers have come round to just there.
 		sent := d.counts[countMessages].Load()
@@ -337,6 +351,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 	if d.state == dirClosed {
 		for head != prod && d.stamped(head) {
 			head++
+			markAdopted.pass()
 		}
 	}
 	if prod-head > d.n { // what it has used before it has taken back
@@ -374,10 +389,12 @@ func (d *Direction) awaitLocked() {
 		return
 	}
 	d.awaited = true
+	markAwaits.pass()
 	go func() {
 		for !d.settled() {
 			time.Sleep(shutPause)
 		}
+		markRings.pass()
 		d.to.Wake()
 	}()
 }
@@ -430,10 +447,16 @@ func (d *Direction) Notified() {
 	was := d.notified
 	d.notified = now
 	d.mu.Unlock()
+	if now != was {
+		markNotified.pass()
+	}
 	if now[0] != was[0] || now[1] != was[1] {
 		d.to.RecvCQ.Notify(now[1] != was[1])
 	}
 	if now[2] != was[2] {
 		d.from.SendCQ.Notify(false)
+	}
+	if now != was {
+		markRaised.pass()
 	}
 }

@@ -80,10 +80,14 @@ func (q *SendConsumer) Retire(n uint32) uint32 {
 	if n != 0 && q.l.TxSlabSize != 0 {
 		q.slab.free((q.done - 1) & (q.l.SQSize - 1))
 	}
-	if d := q.out.Load(); d != nil {
+	d := q.out.Load()
+	if d != nil {
 		d.publish() // first: docs/direct.md#owner
 	}
 	q.doneWord.Store(q.done)
+	if d != nil {
+		markRetired.pass()
+	}
 	return q.done
 }
 
@@ -158,6 +162,7 @@ func (q *RecvConsumer) takeOver(d *Direction) (prod uint32, ok bool) {
 	if head != q.head {
 		q.head = head
 		q.used.Store(head)
+		markUsed.pass()
 		q.headWord.Store(head)
 	}
 	return prod, ok

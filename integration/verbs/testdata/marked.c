@@ -2,7 +2,7 @@
  * One of two programs that send each other numbered messages for as long as they can, and say in a
  * file that they share with the test what they have sent and received. With $LENT they also write to
  * each other's memory, read it and add to it; with $ASLEEP the second sleeps now and then until
- * there is an event:
+ * there is an event, in its library or, if that is "poll", in poll:
  *
  *   marked a|b
  *
@@ -12,10 +12,11 @@
  */
 #include "vt.h"
 
+#include <fcntl.h>
 #include <signal.h>
 
 #define DEPTH 16
-#define LONGEST 8192 /* that goes directly; what has immediate data goes by the daemon */
+#define LONGEST 8200 /* goes by the daemon, as what is longer than 8192 does */
 #define MESSAGES 3000
 #define FAR_LONG (300u << 10) /* is copied in three parts */
 #define FAR_SHORT 64
@@ -30,6 +31,7 @@ static struct record {
 	} of[2];
 	volatile uint64_t port;
 	volatile uint64_t take; /* the second is to */
+	volatile uint64_t quit; /* the second is to end the connection */
 } *rec;
 
 /* What the peer reaches. Each of its Writes has but one number, which grows. */
@@ -44,7 +46,7 @@ static struct vt_pair pair;
 static struct vt_side *s;
 static uint64_t posted_recvs, received, flushed_recvs, completed, flushed_sends,
 	flushed_fars;
-static bool ended, daemon_gone, asleep;
+static bool ended, daemon_gone, asleep, polls;
 static uint32_t state;
 
 /* The library calls it at each step: it is built with -DVRNIC_MARKS. */
@@ -64,7 +66,7 @@ static uint32_t rnd(uint32_t n)
 
 static uint32_t length_of(uint64_t n)
 {
-	static const uint32_t lengths[] = { 0, 8, 64, 112, 113, 700, 4096, LONGEST };
+	static const uint32_t lengths[] = { 0, 8, 64, 112, 113, 700, 8192, LONGEST };
 
 	return lengths[(uint32_t)n * 2654435761u >> 27 & 7];
 }
@@ -265,6 +267,8 @@ static void wait_for_event(void)
 	CHECK_EQ(ibv_req_notify_cq(s->rcq, 0), 0);
 	if (poll() || ended || received + flushed_recvs == posted_recvs)
 		return;
+	if (polls)
+		vt_readable(s->cc->fd, -1);
 	if (ibv_get_cq_event(s->cc, &cq, &ctx)) {
 		ended = true;
 		return;
@@ -285,6 +289,10 @@ static void run(void)
 	if (getenv("LENT"))
 		lend();
 	asleep = me && getenv("ASLEEP");
+	if (asleep && !strcmp(getenv("ASLEEP"), "poll")) {
+		polls = true;
+		CHECK_EQ(fcntl(s->cc->fd, F_SETFL, fcntl(s->cc->fd, F_GETFL) | O_NONBLOCK), 0);
+	}
 	for (i = 1; !ended; i++) {
 		receive();
 		if (rnd(3))
@@ -297,7 +305,7 @@ static void run(void)
 			look_for_end(0);
 		if (me && rec->take && !rec->of[me].taking)
 			take_back();
-		if (me == 0 && completed == MESSAGES) {
+		if (me ? rec->quit : completed == MESSAGES) {
 			CHECK_EQ(rdma_disconnect(s->id), 0);
 			break;
 		}

@@ -1,0 +1,5 @@
+//go:build !vrnic_marks
+
+package ring
+
+func (mark) pass() {}
