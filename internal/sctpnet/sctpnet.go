@@ -23,11 +23,11 @@ import (
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
 const ddpStreams = 1024
 
-// ddpOptions are those of an association that carries DDP, or another of uses. A peer that wants
-// none of them is refused while the association is being set up (RFC 5043, section 5.1; RFC 5061,
-// section 4.2.6).
-func ddpOptions(uses ...vnic.SCTPUse) *sctp.Options {
-	o, code := sctphost.DefaultOptions(), uses[0].Indication()
+// ddpOptions are the host's for an association that carries DDP, or another of uses. A peer that
+// wants none of them is refused while the association is being set up (RFC 5043, section 5.1;
+// RFC 5061, section 4.2.6).
+func (n *Network) ddpOptions(uses ...vnic.SCTPUse) *sctp.Options {
+	o, code := n.host.Options(), uses[0].Indication()
 	o.Adaptation = &code
 	o.AdmitAdaptation = func(code uint32, present bool) bool {
 		return slices.ContainsFunc(uses, func(u vnic.SCTPUse) bool { return u.Admits(code, present) })
@@ -81,7 +81,7 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 	}
 	a := &sctpAssociation{h: h}
 	c, err := n.host.Dial(ctx, sctphost.DialConfig{
-		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(use), Handler: sctpEvents{a},
+		Local: local, Addrs: n.addrs, Remote: remote, Options: n.ddpOptions(use), Handler: sctpEvents{a},
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (n *Network) ListenSCTP(addr netip.AddrPort,
 	if n.host == nil {
 		return io.NopCloser(nil), nil
 	}
-	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(vnic.SCTPForDDP, vnic.SCTPForROI),
+	l := sctphost.ListenConfig{Addr: addr, Options: n.ddpOptions(vnic.SCTPForDDP, vnic.SCTPForROI),
 		Accept: func(c *sctphost.Conn) sctphost.Handler {
 			a := &sctpAssociation{Conn: c}
 			if a.h = accept(a); a.h == nil {

@@ -137,6 +137,9 @@ func newHost(carrier carrier, random io.Reader, o sctp.Options) (*Host, error) {
 	}, nil
 }
 
+// Options are those of associations that have none of their own.
+func (s *Host) Options() sctp.Options { return s.cfg.Options }
+
 // randomPort is the port of a range of n, from 0, to begin with.
 func (s *Host) randomPort(n int) int {
 	s.portMu.Lock()
