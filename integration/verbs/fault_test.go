@@ -1,8 +1,12 @@
 package verbs
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -148,4 +152,114 @@ func (d *daemon) fails(t *testing.T, name, fault string, env ...any) {
 	}
 	p.succeed(cLimit, "^ok "+name+"$")
 	q.settle()
+}
+
+// The words behind WHAT and HOW hold for what a program does, as a file says them that `vrnic
+// fault` reads: how many go well before, how many fail, with which probability, by the seed, when,
+// and of which queue pair; and `vrnic fault show` tells what fired, and how often it was looked at.
+func TestFaultWords(t *testing.T) {
+	d := up(t, nil, "--device", deviceA)
+	q := *d
+	q.T = t
+	run := func(name string, env ...string) string {
+		p := q.startEnv(append(env, "VT_SERVER="+addrsA[0], "VT_CLIENT="+addrsA[0]),
+			cProgram(t, "faults"), name)
+		p.succeed(cLimit, "^ok "+name+"$")
+		q.settle()
+		return regexp.MustCompile("(?m)^[.x]{100}$").FindString(p.Output())
+	}
+	none := strings.Repeat(".", 100)
+	q.faultFile(t, 1, "vrnic0 reg_mr ENOMEM after 3 count 2 # of a hundred")
+	if got := run("registrations"); got != "...xx"+none[5:] {
+		t.Errorf("after 3 count 2: %s", got)
+	}
+	q.fired(t, 100, 2, "reg_mr")
+	if got := run("registrations"); got != none { // of all programs together
+		t.Errorf("once more: %s", got)
+	}
+	q.fired(t, 200, 2, "reg_mr")
+
+	patterns := make(map[string]uint64)
+	for _, seed := range []uint64{7, 8, 7} {
+		q.faultFile(t, seed, "vrnic0 reg_mr ENOMEM percent 30")
+		got := run("registrations")
+		n := strings.Count(got, "x")
+		if n < 10 || n > 60 { // seeds 7 and 8 have it so, always
+			t.Errorf("percent 30: %s", got)
+		}
+		if other, seen := patterns[got]; seen != (seed == 7 && len(patterns) == 2) {
+			t.Errorf("seeds %d and %d: %s", seed, other, got)
+		}
+		patterns[got] = seed
+		q.fired(t, 100, n, "reg_mr")
+	}
+
+	q.faultFile(t, 1, "vrnic0 key mw_bind_err after 1 count 1")
+	run("window", "VT_WANT=6")
+	q.fired(t, 2, 1, "LOCAL_INV 2")
+	q.faultFile(t, 1, "vrnic0 reg_mr ENOMEM at 600m\nvrnic0 reg_mr ENOMEM for 600m count 1")
+	if got := run("registrations"); got != "x"+none[1:] {
+		t.Errorf("at 600m, for 600m count 1: %s", got)
+	}
+	q.fired(t, 100, 1, "reg_mr")
+
+	stdin, say, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer say.Close()
+	q.stdin = stdin
+	p := q.startEnv([]string{"VT_AT=200", "VT_FOR=2000"}, cProgram(t, "faults"), "from_to")
+	p.WaitOutput("opened", 1)
+	q.faultFile(t, 1, "vrnic0 reg_mr ENOMEM at 200ms for 2s")
+	p.succeed(cLimit, "^ok from_to$")
+
+	p = q.startEnv([]string{"VT_SERVER=" + addrsA[0], "VT_CLIENT=" + addrsA[0], "VT_WANT=12"},
+		cProgram(t, "faults"), "one_of_two")
+	stdin.Close()
+	p.WaitOutput("opened", 1)
+	qpn := regexp.MustCompile(`opened (\d+)`).FindStringSubmatch(p.Output())
+	if qpn == nil {
+		t.Fatal(p.Output())
+	}
+	q.faultFile(t, 1, "vrnic0/"+qpn[1]+" read retry_exc_err")
+	fmt.Fprintln(say)
+	p.succeed(cLimit, "^ok one_of_two$")
+	q.fired(t, 1, 1, "QP "+qpn[1]+" READ 3")
+	q.fault(t, shm.Del, "")
+	q.settle()
+}
+
+// faultFile has faults that a file says, and no others.
+func (d *daemon) faultFile(t *testing.T, seed uint64, lines string) {
+	t.Helper()
+	d.fault(t, shm.Del, "")
+	file := filepath.Join(t.TempDir(), "faults")
+	if err := os.WriteFile(file, []byte("# what fails\n"+lines+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(program, "fault", "--socket", d.socket, "--seed", fmt.Sprint(seed),
+		"--file", file).CombinedOutput(); err != nil || string(out) != fmt.Sprintf("seed %d\n", seed) {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// fired wants the last fault to have looked at so many, to have fired so often, and last as said.
+func (d *daemon) fired(t *testing.T, calls, fired int, last string) {
+	t.Helper()
+	out, err := exec.Command(program, "fault", "show", "--socket", d.socket, "--json").Output()
+	var rows []struct {
+		Calls, Fired int
+		Last         string
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &rows)
+	}
+	if err != nil || len(rows) == 0 {
+		t.Fatalf("%s, %v", out, err)
+	}
+	r := rows[len(rows)-1]
+	if r.Calls != calls || r.Fired != fired || !strings.Contains(r.Last, last) {
+		t.Errorf("%+v, want %d and %d, last %s", r, calls, fired, last)
+	}
 }

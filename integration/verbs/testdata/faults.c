@@ -372,7 +372,100 @@ static void connecting(void)
 	refused(asked("VT_EVENT"), asked("VT_WANT"));
 }
 
+/* What gives and takes keys: the window is bound, and what takes its key away fails. */
+static void window(void)
+{
+	struct ibv_send_wr *bad, wr = { .wr_id = 1, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_mw *mw;
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND });
+	CHECK(mw = ibv_alloc_mw(p.a.pd, IBV_MW_TYPE_2));
+	wr.bind_mw.mw = mw;
+	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ p.a.mr, (uintptr_t)p.a.buf, 4096, IBV_ACCESS_REMOTE_READ };
+	CHECK_EQ(ibv_post_send(p.a.qp, &wr, &bad), 0);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
+	wr = (struct ibv_send_wr){ .wr_id = 2, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED,
+				   .invalidate_rkey = wr.bind_mw.rkey };
+	CHECK_EQ(ibv_post_send(p.a.qp, &wr, &bad), 0);
+	vt_wc(p.a.scq, 2, asked("VT_WANT"), -1);
+	CHECK_EQ(ibv_dealloc_mw(mw), 0);
+	over();
+}
+
+/* Of two connections one fails, whose queue pair is named, and of that what is no Read goes well. */
+static void one_of_two(void)
+{
+	struct vt_pair other;
+
+	vt_open(&other, &(struct vt_opts){ 0 });
+	vt_open(&p, &(struct vt_opts){ 0 });
+	printf("opened %u\n", p.a.qp->qp_num);
+	CHECK_EQ(getchar(), '\n');
+	vt_rdma(&other.a, 1, IBV_WR_RDMA_READ, 0, 64, &other.b, 0);
+	vt_wc(other.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	write_one(2, IBV_WC_SUCCESS);
+	vt_rdma(&p.a, 3, IBV_WR_RDMA_READ, 0, 64, &p.b, 0);
+	vt_wc(p.a.scq, 3, asked("VT_WANT"), -1);
+	vt_rdma(&other.a, 4, IBV_WR_RDMA_READ, 0, 64, &other.b, 0);
+	vt_wc(other.a.scq, 4, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	over();
+	vt_close(&other);
+}
+
+static struct ibv_pd *pd;
+
+/* A registration succeeds, or it has no memory. */
+static bool registers(void)
+{
+	static char buf[4096];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE);
+	int why = errno;
+
+	if (!mr) {
+		CHECK_EQ(why, ENOMEM);
+		return false;
+	}
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	return true;
+}
+
+/* Says which of a hundred registrations have failed. */
+static void registrations(void)
+{
+	struct ibv_context *c = vt_open_device();
+	int i;
+
+	CHECK(pd = ibv_alloc_pd(c));
+	for (i = 0; i < 100; i++)
+		putchar(registers() ? '.' : 'x');
+	putchar('\n');
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
+/* They fail $VT_AT milliseconds behind "opened" at the earliest, and go well $VT_FOR after that. */
+static void from_to(void)
+{
+	struct ibv_context *c = vt_open_device();
+	uint64_t begun = vt_now_ms(), until = begun + VT_PATIENCE;
+
+	CHECK(pd = ibv_alloc_pd(c));
+	puts("opened");
+	while (registers())
+		if (vt_now_ms() > until)
+			FAIL("no registration fails");
+	CHECK(vt_now_ms() - begun >= (uint64_t)asked("VT_AT"));
+	while (!registers())
+		if (vt_now_ms() > until)
+			FAIL("no registration succeeds again");
+	CHECK(vt_now_ms() - begun >= (uint64_t)(asked("VT_AT") + asked("VT_FOR")));
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
 static const struct vt_case cases[] = {
+	{ "window", window }, { "one_of_two", one_of_two }, { "registrations", registrations }, { "from_to", from_to },
 	{ "status", status }, { "received", received }, { "terminate", terminate }, { "ird", ird }, { "key", key },
 	{ "keys", keys }, { "cq", cq }, { "port", port }, { "gid", gid }, { "fatal", fatal }, { "gone", gone },
 	{ "quiet", quiet },
