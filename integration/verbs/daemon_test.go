@@ -326,6 +326,12 @@ func twoDaemons(t *testing.T) *topology {
 // overTAP is two daemons, with more args, on TAPs in two namespaces, joined by bridges.
 func overTAP(t *testing.T, args ...string) *topology {
 	t.Helper()
+	return devicesOverTAP(t, deviceA, deviceB, args...)
+}
+
+// devicesOverTAP is that with such devices, at addrsA and addrsB.
+func devicesOverTAP(t *testing.T, deviceA, deviceB string, args ...string) *topology {
+	t.Helper()
 	ns, err := netlab.NewNS() // tells whether it can be done
 	if err != nil {
 		needtest.Lacking(t, "root", err)

@@ -91,9 +91,12 @@ func (r *Road) Send(p *Packet) {
 		waiting = full
 	}
 	f := link.CarryBehind(waiting, now, len(p.Octets))
-	if f.Mark && !p.markCE() && f.Lose {
-		link.Lost++
-		f.Copies = 0
+	if f.Mark && !p.markCE() {
+		link.Marked--
+		if f.Lose {
+			link.Lost++
+			f.Copies = 0
+		}
 	}
 	if f.Flip >= 0 && f.Copies > 0 {
 		bit := 8*p.From + f.Flip%(8*(len(p.Octets)-p.From))

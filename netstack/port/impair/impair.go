@@ -95,7 +95,7 @@ type Stats struct {
 	Doubled   uint64
 	Corrupted uint64
 	Early     uint64
-	Marked    uint64 // that were to be marked
+	Marked    uint64 // that were to be marked: who carries them knows which cannot be
 }
 
 // Link is one direction of the path; another number is another direction.
