@@ -532,6 +532,61 @@ func TestTooManySubjects(t *testing.T) {
 	}
 }
 
+// Peers that connect without an end end no recording, neither by their number nor where nobody
+// writes it: what they leave is for others.
+func TestManyStartUps(t *testing.T) {
+	connect := func(r *Recorder) {
+		s, err := NewResponder(r.Tape("vrnic0", 0), iwarp.StartConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = s.Write([]byte("no MPA Request at all"))
+		if s.Err() == nil {
+			t.Fatal("it is taken for one")
+		}
+	}
+	for name, full := range map[string]func(*Recorder){
+		"number": func(r *Recorder) {
+			r.mu.Lock()
+			r.next = maxSubjects - 2
+			r.mu.Unlock()
+		},
+		"octets": func(r *Recorder) {
+			c := r.Program("it", 1)
+			for range MaxWaiting>>20 + 1 {
+				c.Call(3, 0, make([]byte, 1<<20), nil, "")
+			}
+		},
+	} {
+		r := New(Meta{})
+		full(r)
+		for range 20_000 {
+			connect(r)
+		}
+		r.mu.Lock()
+		next := r.next
+		r.mu.Unlock()
+		r.Requests("vrnic0", 1)
+		r.mu.Lock()
+		if r.next != next+1 {
+			t.Errorf("%s: of a queue pair there is nothing", name)
+		}
+		r.mu.Unlock()
+		r.End("it is over")
+		var out bytes.Buffer
+		if err := r.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		// Numbers begin where the test has had them begin: no reader takes these.
+		if name == "number" {
+			continue
+		}
+		if _, why, err := Copy(io.Discard, &out, 1<<30); err != nil || why != "it is over" {
+			t.Errorf("%s: %q, %v", name, why, err)
+		}
+	}
+}
+
 // A copy has as much as it may, and an end.
 func TestCopy(t *testing.T) {
 	b := sample(t, messages()...)

@@ -66,6 +66,19 @@ func (r *Recorder) open(s Subject) uint64 {
 	return s.ID
 }
 
+// offer is open for what peers begin as often as they like: it takes none of the room that other
+// subjects need, nor ends the recording. False: of this one there is nothing.
+func (r *Recorder) offer(s Subject) (id uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.ID, s.At = r.next, r.now()
+	if r.next >= maxSubjects/2 || !r.to.put(append([]byte{kindOpen}, asText(&s)...), false) {
+		return 0, false
+	}
+	r.next++
+	return s.ID, true
+}
+
 // lost says that nothing more comes of a subject.
 func (r *Recorder) lost(id uint64) {
 	if !r.ended.Load() {

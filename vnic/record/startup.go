@@ -31,10 +31,12 @@ type startUp struct {
 	told bool
 }
 
-// open begins to record.
+// open begins to record, if there is room.
 func (s *startUp) open(of *Start) {
+	var ok bool
 	s.t.about.Kind, s.t.about.Start = StartUp, of
-	s.t.id = s.t.r.open(s.t.about)
+	s.t.id, ok = s.t.r.offer(s.t.about)
+	s.t.dead = !ok
 }
 
 // end ends a call, and says once what has come of the start-up.
