@@ -356,7 +356,8 @@ func (d *device) packetsOf(qpn uint32) (p qpPackets, err error) {
 			return a.Addr() == p.remote.Addr()
 		}):
 			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device of iWARP: "+
-				"what they say to each other does not leave its stack", qpn, d.spec.Name)
+				"what they say to each other does not leave its stack; give the peer a device of its own",
+				qpn, d.spec.Name)
 		}
 		return p, nil
 	}
