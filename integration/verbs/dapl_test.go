@@ -44,8 +44,9 @@ func daplAlone(device string) (runs []roceRun) {
 			daplDevices(t, top)
 			server := top.server.in(t).start(x.program, "-P", "server")
 			listensTCP(t, server)
-			top.client.in(t).start(strings.Fields(words)...).succeed(time.Minute, x.said)
-			server.succeed(time.Minute, x.said)
+			const limit = 5 * time.Minute // dtest writes 8 GB
+			top.client.in(t).start(strings.Fields(words)...).succeed(limit, x.said)
+			server.succeed(limit, x.said)
 		}})
 	}
 	return runs
