@@ -16,6 +16,7 @@ import (
 
 	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // A finding is a line of --check-json, as far as tests look at it.
@@ -201,13 +202,19 @@ func TestCheckGuards(t *testing.T) {
 	for name, want := range map[string][]string{
 		"handler_before": {"early-read"}, "handler_after": {"early-read"}, "no_handler": nil,
 		"blocked": {"early-read"}, "in_child": nil, "another_life": nil, "shared_buffer": nil,
-		"calls": {"early-read"},
+		"calls": {"early-read"}, "event": nil, "device_event": nil, "shared_queue": nil,
+		"threads": {"early-read"},
 	} {
 		for _, how := range []string{"--check-status=0", "--lend-heap"} {
 			t.Run(name+how, func(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "found")
 				p := d.begin(slices.Concat(d.env(), top.cEnv()), program, "exec", "--check", "--check-json",
 					file, "--check-status=0", how, "--", cProgram(t, "guarded"), name)
+				if name == "device_event" {
+					p.WaitOutput("opened", 1)
+					d.fault(t, shm.Set, "1\nvrnic0 device fatal")
+					defer d.fault(t, shm.Del, "")
+				}
 				if err := p.Wait(cLimit); err != nil {
 					t.Fatalf("%s ended with %v", p, err)
 				}

@@ -269,6 +269,7 @@ struct cq {
 struct srq {
 	struct object o;
 	struct queue rq;
+	const struct ibv_context *context;
 	uint32_t max_sge;
 	struct cq *cq; /* where all its completions come, if that is one */
 	uint32_t qps;
@@ -333,6 +334,8 @@ void early_begin(struct post *p, enum early how); /* it is about to be posted */
 void early_end(struct post *p);
 void early_let_go(struct post *p); /* the program may know that it is over */
 void early_qp_ended(struct qp *qp); /* what is posted comes back from now on */
+/* The same of what is at a pointer of the program's, and of what hangs on it: QP, SRQ, CQ, context. */
+void early_ended(void *at);
 void early_tell(void); /* of those who have read before */
 
 /* ---- qp.c ---- */

@@ -48,14 +48,6 @@ CHECK_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	return c;
 }
 
-static void end_qp(struct object *o, void *c)
-{
-	struct qp *qp = container_of(o, struct qp, o);
-
-	if (qp->context == c)
-		early_qp_ended(qp);
-}
-
 /* It ends whatever hangs on it. */
 CHECK_EXPORT int ibv_close_device(struct ibv_context *c)
 {
@@ -67,9 +59,9 @@ CHECK_EXPORT int ibv_close_device(struct ibv_context *c)
 	o = book_find(KIND_CONTEXT, c);
 	if (o) {
 		destroy_tell("closed", "ibv_close_device", o, &site);
-		book_each(KIND_QP, end_qp, c);
 		book_remove(o);
 	}
+	early_ended(c);
 	book_unlock();
 	return next()->ibv_close_device(c);
 }

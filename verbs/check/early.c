@@ -118,6 +118,29 @@ void early_qp_ended(struct qp *qp)
 	let_go_all(&qp->rq);
 }
 
+static void end_qp(struct object *o, void *at)
+{
+	struct qp *qp = container_of(o, struct qp, o);
+
+	if (o->at == at || qp->context == at || (qp->send_cq && qp->send_cq->o.at == at) ||
+	    (qp->recv_cq && qp->recv_cq->o.at == at) || (qp->srq && qp->srq->o.at == at))
+		early_qp_ended(qp);
+}
+
+static void end_srq(struct object *o, void *at)
+{
+	struct srq *srq = container_of(o, struct srq, o);
+
+	if (o->at == at || srq->context == at)
+		let_go_all(&srq->rq);
+}
+
+void early_ended(void *at)
+{
+	book_each(KIND_QP, end_qp, at);
+	book_each(KIND_SRQ, end_srq, at);
+}
+
 /* ---- forks: what its parent has asked for does not come to a child ---- */
 
 static void let_go_qp(struct object *o, void *arg)

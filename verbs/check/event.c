@@ -62,13 +62,44 @@ static void count_async(const struct ibv_async_event *ev, int n)
 	}
 }
 
+/* By these the program knows that what is posted comes back. */
+static void end_async(struct ibv_context *c, const struct ibv_async_event *ev)
+{
+	void *at;
+
+	switch (ev->event_type) {
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		at = ev->element.qp;
+		break;
+	case IBV_EVENT_CQ_ERR:
+		at = ev->element.cq;
+		break;
+	case IBV_EVENT_SRQ_ERR:
+		at = ev->element.srq;
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+		at = c;
+		break;
+	default:
+		return;
+	}
+	book_lock();
+	early_ended(at);
+	book_unlock();
+}
+
 CHECK_EXPORT int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev)
 {
 	int err = next()->ibv_get_async_event(c, ev);
 
-	if (!err)
-		count_async(ev, 1);
-	return err;
+	if (err)
+		return err;
+	count_async(ev, 1);
+	end_async(c, ev);
+	return 0;
 }
 
 CHECK_EXPORT void ibv_ack_async_event(struct ibv_async_event *ev)

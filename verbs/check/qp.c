@@ -140,8 +140,10 @@ static struct ibv_srq *add_srq(struct ibv_srq *srq, const struct ibv_srq_attr *a
 	site_take(&site);
 	book_lock();
 	s = add(KIND_SRQ, srq, sizeof(*s), &site, srq->context, srq->pd);
-	if (s)
+	if (s) {
+		s->context = srq->context;
 		s->max_sge = attr->max_sge;
+	}
 	book_unlock();
 	return srq;
 }
@@ -156,14 +158,27 @@ struct ibv_srq *check_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_a
 	return add_srq(context_next.v.create_srq_ex(c, attr), &attr->attr);
 }
 
-CHECK_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
+CHECK_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
 {
 	struct site site;
+	struct srq *srq;
 	int err;
 
 	site_take(&site);
-	event_wait(KIND_SRQ, srq, "ibv_destroy_srq", &site);
-	END(KIND_SRQ, srq, ibv_destroy_srq, err);
+	event_wait(KIND_SRQ, ibsrq, "ibv_destroy_srq", &site);
+	book_lock();
+	early_tell();
+	srq = book_find(KIND_SRQ, ibsrq);
+	book_unlock();
+	err = next()->ibv_destroy_srq(ibsrq);
+	book_lock();
+	if (srq && err) {
+		destroy_tell("busy", "ibv_destroy_srq", &srq->o, &site);
+	} else if (srq) {
+		queue_empty(&srq->rq);
+		book_remove(&srq->o);
+	}
+	book_unlock();
 	return err;
 }
 
@@ -354,6 +369,7 @@ CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, in
 		return err;
 	check_transition(ibqp, attr->qp_state);
 	book_lock();
+	early_tell();
 	qp = book_find(KIND_QP, ibqp);
 	if (qp && attr->qp_state == IBV_QPS_RESET) {
 		empty(qp);

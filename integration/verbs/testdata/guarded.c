@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -239,10 +240,90 @@ static void calls(void)
 	end();
 }
 
+/* The program hears by an event that what it has posted is over, and polls nothing before it reads. */
+static void event(void)
+{
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	vt_recv(&p.a, 2, 64, LEN);
+	vt_recv(&p.b, 5, 0, 99);
+	vt_send(&p.a, 1, 0, 100);
+	vt_async(p.a.qp, IBV_EVENT_QP_REQ_ERR);
+	seen = p.a.buf[20000];
+	vt_poll(p.a.scq);
+	vt_poll(p.b.rcq);
+	vt_free(&p);
+}
+
+static void device_event(void)
+{
+	struct ibv_async_event ev;
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE, .srq = true });
+	vt_recv(&p.a, 2, 64, LEN);
+	vt_recv(&p.b, 3, 64, LEN);
+	puts("opened");
+	do {
+		CHECK(vt_readable(p.b.id->verbs->async_fd, VT_PATIENCE));
+		CHECK_EQ(ibv_get_async_event(p.b.id->verbs, &ev), 0);
+		ibv_ack_async_event(&ev);
+	} while (ev.event_type != IBV_EVENT_DEVICE_FATAL);
+	seen = p.a.buf[20000];
+	seen = p.b.buf[20000];
+	vt_free(&p);
+}
+
+/* What ends with a shared receive queue is the program's: the kernel reads it by any call. */
+static void shared_queue(void)
+{
+	int pipe_[2];
+
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE, .srq = true });
+	vt_recv(&p.b, 2, 64, LEN);
+	vt_disconnect(&p);
+	rdma_destroy_qp(p.b.id);
+	p.b.qp = NULL;
+	CHECK_EQ(ibv_destroy_srq(p.b.srq), 0);
+	p.b.srq = NULL;
+	CHECK_EQ(pipe(pipe_), 0);
+	CHECK_EQ(syscall(SYS_write, pipe_[1], p.b.buf + 8192, 4096), 4096);
+	vt_free(&p);
+}
+
+static pthread_barrier_t all;
+
+static void *reader(void *arg)
+{
+	int page;
+
+	(void)arg;
+	for (page = 1; page < 8; page++) {
+		pthread_barrier_wait(&all);
+		seen = p.b.buf[page * 4096];
+	}
+	return NULL;
+}
+
+/* Threads that read a page at once all go on. */
+static void threads(void)
+{
+	pthread_t t[4];
+	int i;
+
+	begin();
+	CHECK_EQ(pthread_barrier_init(&all, NULL, 4), 0);
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&t[i], NULL, reader, NULL), 0);
+	for (i = 0; i < 4; i++)
+		CHECK_EQ(pthread_join(t[i], NULL), 0);
+	end();
+}
+
 static const struct vt_case cases[] = {
 	{ "handler_before", handler_before }, { "handler_after", handler_after },
 	{ "no_handler", no_handler }, { "blocked", blocked }, { "in_child", in_child },
 	{ "another_life", another_life }, { "shared_buffer", shared_buffer }, { "calls", calls },
+	{ "event", event }, { "device_event", device_event }, { "shared_queue", shared_queue },
+	{ "threads", threads },
 	{ NULL, NULL },
 };
 
