@@ -117,17 +117,26 @@ CHECK_EXPORT void free(void *p)
 
 CHECK_EXPORT void *realloc(void *p, size_t size)
 {
+	size_t had;
+
 	look_up();
+	if (!watched(p))
+		return libc.realloc(p, size);
+	had = libc.usable(p);
 	/* where it may grow it stays, and what is registered of it, too */
-	if (watched(p) && size > libc.usable(p))
-		given_back("realloc", p, libc.usable(p));
+	if (size > had)
+		given_back("realloc", p, had);
+	else /* its end may be unmapped */
+		guard_forget((char *)p + size, had - size);
 	return libc.realloc(p, size);
 }
 
 CHECK_EXPORT int munmap(void *p, size_t len)
 {
 	look_up();
-	if (watched(p))
+	if (watched(p)) {
+		guard_forget_pages(p, len);
 		given_back("munmap", p, len);
+	}
 	return libc.munmap(p, len);
 }

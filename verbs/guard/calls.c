@@ -118,7 +118,7 @@ void guard_forking(bool now) { forking = now; }
 #define FORGET(p, n) \
 	do { \
 		if (!forking) \
-			guard_forget(p, n); \
+			guard_forget_pages(p, n); \
 	} while (0)
 
 CALL(void *, mmap, (void *p, size_t n, int prot, int flags, int fd, off_t o),

@@ -43,9 +43,13 @@ void guard_released(uint32_t n);
 /* regions.c, likewise: memory is registered, which is lent or not, or which peers may write. */
 void guard_region(const void *p, size_t n, bool lent, bool peers);
 
-/* Of any thread: who comes next may use the memory; it has another life; it is of its own kind. */
+/*
+ * Of any thread: who comes next may use the memory; it has another life, or all of its pages have,
+ * as the kernel takes them; it is of its own kind.
+ */
 void guard_open(const void *p, size_t n);
 void guard_forget(const void *p, size_t n);
+void guard_forget_pages(const void *p, size_t n);
 void guard_never(const void *p, size_t n);
 /* A system call is given it, which reads it or not. */
 void guard_touch(const void *p, size_t n, bool reads);

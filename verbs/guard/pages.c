@@ -250,6 +250,11 @@ void guard_forget(const void *p, size_t n)
 		atomic_fetch_and(s, USES);
 }
 
+void guard_forget_pages(const void *p, size_t n)
+{
+	guard_forget(p, (n + page_size - 1) & ~(page_size - 1));
+}
+
 void guard_never(const void *p, size_t n)
 {
 	struct range r = touched(p, n);
