@@ -203,7 +203,7 @@ func TestCheckGuards(t *testing.T) {
 		"handler_before": {"early-read"}, "handler_after": {"early-read"}, "no_handler": nil,
 		"blocked": {"early-read"}, "in_child": nil, "another_life": nil, "shared_buffer": nil,
 		"calls": {"early-read"}, "event": nil, "device_event": nil, "shared_queue": nil,
-		"threads": {"early-read"},
+		"threads": {"early-read"}, "inherited": {"early-read"},
 	} {
 		for _, how := range []string{"--check-status=0", "--lend-heap"} {
 			t.Run(name+how, func(t *testing.T) {

@@ -30,7 +30,16 @@ static inline void look_up(void)
 	libc.signal = (__typeof__(libc.signal))dlsym(RTLD_NEXT, "signal");
 }
 
-__attribute__((constructor)) static void begin(void) { look_up(); }
+/* Before there are threads, which have the mask of who makes them. */
+__attribute__((constructor)) static void begin(void)
+{
+	sigset_t own;
+
+	look_up();
+	sigemptyset(&own);
+	sigaddset(&own, SIGSEGV);
+	libc.sigprocmask(SIG_UNBLOCK, &own, NULL);
+}
 
 /* ---- what an access was ---- */
 

@@ -318,12 +318,26 @@ static void threads(void)
 	end();
 }
 
+/* Who has started the program has left the signal blocked and ignored. */
+static void inherited(void)
+{
+	char *argv[] = { "guarded", "threads", NULL };
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGSEGV);
+	CHECK_EQ(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, NULL, 8), 0);
+	CHECK(signal(SIGSEGV, SIG_IGN) != SIG_ERR);
+	execv("/proc/self/exe", argv);
+	FAIL("execv: %s", strerror(errno));
+}
+
 static const struct vt_case cases[] = {
 	{ "handler_before", handler_before }, { "handler_after", handler_after },
 	{ "no_handler", no_handler }, { "blocked", blocked }, { "in_child", in_child },
 	{ "another_life", another_life }, { "shared_buffer", shared_buffer }, { "calls", calls },
 	{ "event", event }, { "device_event", device_event }, { "shared_queue", shared_queue },
-	{ "threads", threads },
+	{ "threads", threads }, { "inherited", inherited },
 	{ NULL, NULL },
 };
 
