@@ -334,7 +334,7 @@ void early_begin(struct post *p, enum early how); /* it is about to be posted */
 void early_end(struct post *p);
 void early_let_go(struct post *p); /* the program may know that it is over */
 void early_qp_ended(struct qp *qp); /* what is posted comes back from now on */
-/* The same of what is at a pointer of the program's, and of what hangs on it: QP, SRQ, CQ, context. */
+/* The same of a QP, SRQ, CQ or context, by the program's pointer, and of what hangs on it. */
 void early_ended(void *at);
 void early_tell(void); /* of those who have read before */
 

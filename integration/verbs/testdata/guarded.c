@@ -240,7 +240,7 @@ static void calls(void)
 	end();
 }
 
-/* The program hears by an event that what it has posted is over, and polls nothing before it reads. */
+/* The program hears by an event that what it has posted is over, and reads before it polls. */
 static void event(void)
 {
 	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
