@@ -186,7 +186,7 @@ DIRECTREVOCATIONS ?= 1000000
 .PHONY: direct
 direct: ## the direct path: random programs, revocations, and programs that die
 	$(GO) test -count=1 -v -timeout 90m ./integration/verbs \
-	-run '^TestDirect(Random|Revoked|Marks|Stopped|Kills|DaemonKilled)$$' \
+	-run '^TestDirect(Random|Revoked|Marks|Stopped|Kills|DaemonMarks|DaemonKilled)$$' -daemonmarks \
 	-seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS) \
 	-revocations $(DIRECTREVOCATIONS)
 
