@@ -57,8 +57,9 @@ type directPath struct {
 	sent               []directSent
 	sentProd, sentCons atomic.Uint32
 
-	// The lock of the send CQ guards this.
-	polled uint32 // requests of the ring that have been polled
+	// The lock of the send CQ guards these.
+	polled  uint32 // requests of the ring that have been polled
+	flushed bool   // one has been flushed, on a dead session: so is what was done behind it
 
 	// The lock of the receive CQ guards these; what in has for receives has that of their queue.
 	in    *ring.PairIn
@@ -467,6 +468,9 @@ func (d *directPath) sends(wc []rdma.WC) (n int) {
 			break
 		}
 		wc[n] = rdma.WC{ID: s.id, Op: s.op, QPN: d.qp.num, ByteLen: s.octets}
+		if d.flushed {
+			wc[n].Status = rdma.WCFlush
+		}
 		n++
 		cons++
 	}

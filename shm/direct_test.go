@@ -414,6 +414,47 @@ func TestDirectDeath(t *testing.T) {
 	}
 }
 
+// What was done directly behind a request whose completion is lost with the daemon is flushed behind
+// it, in order.
+func TestDirectUnfinished(t *testing.T) {
+	h := newDirectHost(t)
+	a, b := directNodes(t, h)
+	for range 4 {
+		check(t, b.qp.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, roomOf)}}))
+	}
+	prod := abi.Word(shm.CQMem(a.scq), abi.CQProd)
+	before, sent := prod.Load(), h.loop.Direct()
+	for i := range 4 {
+		wr := &rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled}
+		if i%3 == 0 { // the first and the last are too long to go directly
+			wr.SGEs = []rdma.SGE{a.sge(0, roomOf)}
+		}
+		check(t, a.qp.PostSend(wr))
+		next(t, b.rcq) // the daemon has said of the one before that it is over
+		if i%3 == 0 {
+			eventually(t, "the completion", func() bool { return prod.Load() == before+1+uint32(i)/3 })
+		}
+	}
+	if n := h.loop.Direct() - sent; n != 2 {
+		t.Fatalf("%d of 2 Sends were direct", n)
+	}
+	prod.Store(before)
+	h.srv.Close()
+	var wc [1]rdma.WC
+	for i := uint64(0); i < 4; {
+		n, err := a.scq.Poll(wc[:])
+		if n == 0 && err != nil {
+			t.Fatalf("%d completions, then %v", i, err)
+		}
+		if n == 1 {
+			if wc[0].ID != i || wc[0].Status != rdma.WCFlush {
+				t.Errorf("completion %d: %+v", i, wc[0])
+			}
+			i++
+		}
+	}
+}
+
 // wrecked expects that b's receives are flushed, and that the connection ends for both, but neither
 // session.
 func wrecked(t *testing.T, a, b *node, first rdma.WCStatus, receives int) {

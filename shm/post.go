@@ -365,7 +365,8 @@ func (q *queuePair) sent(done uint32) bool {
 	return true
 }
 
-// flushSends completes what is outstanding, in order, when the session is dead.
+// flushSends completes what is outstanding, in order, when the session is dead: what was done
+// directly behind a request that is flushed is flushed, too.
 func (q *queuePair) flushSends(wc []rdma.WC) (n int) {
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
@@ -374,18 +375,20 @@ func (q *queuePair) flushSends(wc []rdma.WC) (n int) {
 	}
 	s := &q.sq
 	d := q.direct
-	if d != nil {
-		n = d.sends(wc)
-	}
 	posted := q.m.SQ.Posted()
-	for ; n < len(wc) && s.done != posted; n++ {
+	for {
+		if d != nil {
+			n += d.sends(wc[n:])
+		}
+		if n == len(wc) || s.done == posted {
+			return n
+		}
 		wr := s.at(s.done)
 		wc[n] = rdma.WC{ID: wr.id, Status: rdma.WCFlush, Op: sendOps[wr.op].wc, QPN: q.num}
+		n++
 		s.done++
+		if d != nil {
+			d.polled, d.flushed = s.done, true
+		}
 	}
-	if d != nil && s.done == posted {
-		d.polled = posted
-		n += d.sends(wc[n:])
-	}
-	return n
 }
