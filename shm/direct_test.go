@@ -414,8 +414,8 @@ func TestDirectDeath(t *testing.T) {
 	}
 }
 
-// What was done directly behind a request whose completion is lost with the daemon is flushed behind
-// it, in order.
+// What was done directly behind a request whose completion is lost with the daemon is flushed
+// behind it, in order.
 func TestDirectUnfinished(t *testing.T) {
 	h := newDirectHost(t)
 	a, b := directNodes(t, h)

@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// Associations, be they asked for or awaited, have the times that their host was made with, and what
-// DDP needs beside these. The host's own are not changed by that.
+// Associations, be they asked for or awaited, have the times that their host was made with, and
+// what DDP needs beside these. The host's own are not changed by that.
 func TestOptions(t *testing.T) {
 	o := sctphost.DefaultOptions()
 	o.UserTimeout, o.HeartbeatInterval = 2*time.Second, 700*time.Millisecond
