@@ -324,7 +324,8 @@ func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 // roles says what happened at a site.
 var roles = map[string]string{
 	"post": "posted by", "here": "called by", "made": "registered by", "gone": "deregistered by",
-	"polled": "polled by", "read": "read by", "event": "the event was got by", "hangs": "one that hangs was made by",
+	"polled": "polled by", "read": "read by", "event": "the event was got by",
+	"hangs":  "one that hangs was made by",
 	"object": "made by", "qp": "the queue pair was made by", "cq": "the completion queue was made by",
 }
 
