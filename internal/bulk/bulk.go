@@ -3,10 +3,10 @@
 // An ordinary store to a line that no cache has reads it first, and displaces what others need. So
 // the runtime, too, copies 1 MiB and more by stores that go past the caches; but it waits for its
 // source most of the time, since the processor guesses no further than the page what is read next.
-// Here four pages are copied side by side, while the four behind them are asked for.
+// Here the four pages behind are asked for, side by side, while four are copied.
 package bulk
 
-// block is how many octets are copied side by side.
+// block is how many octets are copied while as many are asked for: four pages.
 const block = 4 * 4096
 
 // Copy is copy for slices of one length. What it has written is in memory and in no cache, and is
