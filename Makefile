@@ -63,8 +63,8 @@ tidy: ## go.mod and go.sum are as `go mod tidy` would leave them
 ALONE := ./internal/archtest ./iwarp ./ipoib ./netstack/port/impair \
 	./netstack/port/impair/ideal ./netstack/sctp ./netstack/sctp/internal/congestion \
 	./netstack/sctp/internal/rack ./netstack/tcp/recovery ./roce ./roce/cm ./roce/dcqcn ./roce/mad \
-	./roce/packet ./roce/udp ./roi ./sctpddp ./sctpddp/sctpddptest ./shm/abi ./shm/ring/search \
-	./vnic/record
+	./roce/packet ./roce/udp ./roi ./sctpddp ./sctpddp/sctpddptest ./shm/abi ./shm/rpc \
+	./shm/ring/search ./vnic/record
 
 .PHONY: race
 # `make vet` has vetted all of it. With the detector gVisor and the rest would be, once more.
@@ -100,7 +100,7 @@ fuzz: verbs ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
 # The engines and the rings, which have code of their own for each architecture, or rest on the
 # order of memory that amd64 gives for free.
 ARM64_TESTS ?= ./iwarp/... ./sctpddp/... ./roi/... ./roce/... ./netstack/sctp/... \
-	./netstack/tcp/recovery ./shm/abi ./shm/ring ./internal/crc32c ./internal/bulk \
+	./netstack/tcp/recovery ./shm/abi ./shm/rpc ./shm/ring ./internal/crc32c ./internal/bulk \
 	./internal/prefetch
 # The C libraries and their programs are of Debian's cross compiler; the tests themselves, which are
 # the daemon, are of this machine, and compiled as for Debian packages, once for both.
@@ -119,7 +119,7 @@ test-arm64: ## the protocol engines, the rings and the C libraries as arm64, und
 .PHONY: test-arm64-smoke
 test-arm64-smoke: ## a part of them, in half a minute
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64-static \
-	./internal/crc32c ./internal/bulk ./internal/prefetch ./shm/abi ./roce/packet \
+	./internal/crc32c ./internal/bulk ./internal/prefetch ./shm/abi ./shm/rpc ./roce/packet \
 	./netstack/tcp/recovery
 	$(ARM64_C) $(GO) test -trimpath -count=1 -run '$(ARM64_SMOKE)' ./verbs/sessiontest \
 	./verbs/ringtest

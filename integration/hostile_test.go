@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/lab/rawpeer"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // dialKernel connects from the kernel of ns.
@@ -162,8 +163,8 @@ func TestHostileClient(t *testing.T) {
 		}
 		return b
 	}
-	hello := abi.AppendMessage(nil, abi.Header{Op: abi.OpHello, Seq: 1},
-		&abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor})
+	hello := rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpHello, Seq: 1},
+		&rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor})
 	welcomed := 0
 	for range 300 {
 		c, err := net.Dial("unixpacket", d.socket)
@@ -171,12 +172,12 @@ func TestHostileClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SetDeadline(time.Now().Add(patience))
-		reply := make([]byte, abi.MaxMessage)
+		reply := make([]byte, rpc.MaxMessage)
 		if rnd.IntN(4) > 0 {
 			if _, err := c.Write(hello); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := c.Read(reply); err != nil || n < abi.HeaderLen {
+			if n, err := c.Read(reply); err != nil || n < rpc.HeaderLen {
 				t.Fatalf("HELLO: %d octets, %v", n, err)
 			}
 			welcomed++
@@ -184,8 +185,8 @@ func TestHostileClient(t *testing.T) {
 		for range 20 {
 			msg := noise(rnd.IntN(300))
 			if rnd.IntN(8) > 0 {
-				h := abi.AppendMessage(nil, abi.Header{Op: abi.Op(rnd.IntN(140)), Seq: 2}, &abi.Empty{})
-				binary.NativeEndian.PutUint32(h[abi.HeaderLen-4:], uint32(len(msg)))
+				h := rpc.AppendMessage(nil, rpc.Header{Op: rpc.Op(rnd.IntN(140)), Seq: 2}, &rpc.Empty{})
+				binary.NativeEndian.PutUint32(h[rpc.HeaderLen-4:], uint32(len(msg)))
 				msg = append(h, msg...)
 			}
 			if _, err := c.Write(msg); err != nil {

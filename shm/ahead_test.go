@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // An aheadDaemon plays the daemon's side of a channel: a queue of events, and the octets for them
@@ -42,7 +42,7 @@ func newAheadDaemon(t testing.TB, room int) *aheadDaemon {
 
 // push has an event come for a new id, whose private data say which.
 func (d *aheadDaemon) push() {
-	id := &cmID{ch: d.ch, handle: uint32(len(d.ids) + 1), events: make(chan *abi.CMEvent, idEvents)}
+	id := &cmID{ch: d.ch, handle: uint32(len(d.ids) + 1), events: make(chan *rpc.CMEvent, idEvents)}
 	d.ch.mu.Lock()
 	d.ch.ids[id.handle] = id
 	d.ch.mu.Unlock()
@@ -70,20 +70,20 @@ func (d *aheadDaemon) with(f func()) {
 func private(handle uint32) string { return fmt.Sprintf("event of %d", handle) }
 
 func (d *aheadDaemon) serve() {
-	buf := make([]byte, abi.MaxMessage)
+	buf := make([]byte, rpc.MaxMessage)
 	for {
 		n, err := d.conn.Read(buf)
 		if err != nil || n == 0 {
 			return
 		}
-		h, _, err := abi.ParseMessage(buf[:n])
+		h, _, err := rpc.ParseMessage(buf[:n])
 		if err != nil {
 			d.t.Error(err)
 			return
 		}
-		h = abi.Header{Op: h.Op, Seq: h.Seq}
-		var rep abi.Message = &abi.Empty{}
-		if h.Op == abi.OpCMGetEvent {
+		h = rpc.Header{Op: h.Op, Seq: h.Seq}
+		var rep rpc.Message = &rpc.Empty{}
+		if h.Op == rpc.OpCMGetEvent {
 			d.mu.Lock()
 			if d.during != nil {
 				d.during()
@@ -94,14 +94,14 @@ func (d *aheadDaemon) serve() {
 			case len(d.queue) == 0:
 				h.Status = -int32(syscall.EAGAIN)
 			default:
-				ev := &abi.CMEvent{Type: abi.EvRejected, ID: d.queue[0]}
+				ev := &rpc.CMEvent{Type: rpc.EvRejected, ID: d.queue[0]}
 				ev.Param.SetPrivateData([]byte(private(ev.ID)))
 				d.queue = d.queue[1:]
 				rep = ev
 			}
 			d.mu.Unlock()
 		}
-		if _, err := d.conn.Write(abi.AppendMessage(nil, h, rep)); err != nil {
+		if _, err := d.conn.Write(rpc.AppendMessage(nil, h, rep)); err != nil {
 			return
 		}
 	}
@@ -118,7 +118,7 @@ func (d *aheadDaemon) read(buffer int) (n int) {
 
 // early makes a request that brings an event, perhaps.
 func (d *aheadDaemon) early() {
-	other := &call{op: abi.OpCMAccept, what: "accept", req: &abi.Empty{}, rep: &abi.Empty{}, fd: -1}
+	other := &call{op: rpc.OpCMAccept, what: "accept", req: &rpc.Empty{}, rep: &rpc.Empty{}, fd: -1}
 	d.ch.d.c.rpcs(other, d.ch.earlyEventCall())
 	if other.err != nil {
 		d.t.Error(other.err)
@@ -285,11 +285,11 @@ func TestClientEstablishedAtTheEnd(t *testing.T) {
 	c := fuzzClient(t)
 	c.die(errGone)
 	ch := &cmEvents{d: &Device{c: c, closed: make(chan struct{})}, ids: map[uint32]*cmID{}}
-	id := &cmID{ch: ch, handle: 1, events: make(chan *abi.CMEvent, idEvents)}
+	id := &cmID{ch: ch, handle: 1, events: make(chan *rpc.CMEvent, idEvents)}
 	ch.ids[1] = id
 	ch.finishAll(c.gone())
-	ch.dispatch(&abi.CMEvent{Type: abi.EvEstablished, ID: 1,
-		Src: abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1"))})
+	ch.dispatch(&rpc.CMEvent{Type: rpc.EvEstablished, ID: 1,
+		Src: rpc.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1"))})
 	if id.conn != nil {
 		select {
 		case <-id.conn.Done():

@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // This file has who waits for events. docs/direct.md#sleeping has how a peer wakes it without the
@@ -47,8 +48,8 @@ type compChan struct {
 // newCompChan makes a channel.
 func newCompChan(d *Device) (*compChan, error) {
 	c := d.c
-	var rep abi.CreateChanReply
-	fds, err := c.rpc(abi.OpCreateChan, "create completion channel", &abi.CreateChanRequest{
+	var rep rpc.CreateChanReply
+	fds, err := c.rpc(rpc.OpCreateChan, "create completion channel", &rpc.CreateChanRequest{
 		Ctx: d.ctx}, &rep, -1)
 	if err != nil {
 		return nil, err
@@ -185,7 +186,7 @@ func (ch *compChan) drop(q *compQueue) {
 
 // close ends waits and unmaps. No CQ uses ch any more.
 func (ch *compChan) close() {
-	_ = ch.c.callHandle(abi.OpDestroyChan, "destroy completion channel", ch.handle) // nothing is on it
+	_ = ch.c.callHandle(rpc.OpDestroyChan, "destroy completion channel", ch.handle) // nothing is on it
 	ch.c.closePipe(ch.pipe)
 	select {
 	case ch.reader <- struct{}{}: // for good: nobody waits any more
@@ -217,8 +218,8 @@ type wakeEnd struct {
 func (d *directPath) wake() bool {
 	if !d.asked {
 		d.asked = true
-		fds, err := d.qp.d.c.rpc(abi.OpDirectWake, "ask for what wakes a peer",
-			&abi.HandleRequest{Handle: d.qp.handle}, &abi.Empty{}, -1)
+		fds, err := d.qp.d.c.rpc(rpc.OpDirectWake, "ask for what wakes a peer",
+			&rpc.HandleRequest{Handle: d.qp.handle}, &rpc.Empty{}, -1)
 		if err == nil {
 			d.waker = fds[0]
 		}
@@ -269,8 +270,8 @@ func (ch *compChan) leave(d *directPath) {
 // listen has who waits on ch hear all peers: it holds the reader's token, and no lock.
 func (ch *compChan) listen() {
 	for d := ch.nextDeaf(); d != nil; d = ch.nextDeaf() {
-		fds, err := ch.c.rpc(abi.OpDirectSleep, "ask for what a peer wakes by",
-			&abi.HandleRequest{Handle: d.qp.handle}, &abi.Empty{}, -1)
+		fds, err := ch.c.rpc(rpc.OpDirectSleep, "ask for what a peer wakes by",
+			&rpc.HandleRequest{Handle: d.qp.handle}, &rpc.Empty{}, -1)
 		if err == nil {
 			ch.hearBy(d, fds[0])
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Change is what is to change of a daemon that runs, in the words of the command line of
@@ -30,18 +30,18 @@ type Change struct {
 type ChangeVerb uint32
 
 const (
-	Add ChangeVerb = abi.ControlAdd
-	Del ChangeVerb = abi.ControlDel
-	Set ChangeVerb = abi.ControlSet
+	Add ChangeVerb = rpc.ControlAdd
+	Del ChangeVerb = rpc.ControlDel
+	Set ChangeVerb = rpc.ControlSet
 	// Reload has the daemon read its file again; Key and Value are "".
-	Reload ChangeVerb = abi.ControlReload
+	Reload ChangeVerb = rpc.ControlReload
 )
 
 // Change changes the daemon. Only root and the daemon's own user may. It is made whole or not at
 // all, and what would end connections is made with Force only. When ctx ends it may have been made
 // or not.
 func (c *Client) Change(ctx context.Context, ch Change) error {
-	req := &abi.ControlRequest{Verb: uint32(ch.Verb)}
+	req := &rpc.ControlRequest{Verb: uint32(ch.Verb)}
 	fd := -1
 	if ch.TAP > 0 {
 		fd = ch.TAP
@@ -49,7 +49,7 @@ func (c *Client) Change(ctx context.Context, ch Change) error {
 	for _, f := range []struct {
 		set  bool
 		flag uint32
-	}{{ch.Force, abi.ControlForce}, {ch.Offloads, abi.ControlOffloads}, {ch.UDP, abi.ControlUDP}} {
+	}{{ch.Force, rpc.ControlForce}, {ch.Offloads, rpc.ControlOffloads}, {ch.UDP, rpc.ControlUDP}} {
 		if f.set {
 			req.Flags |= f.flag
 		}
@@ -59,7 +59,7 @@ func (c *Client) Change(ctx context.Context, ch Change) error {
 }
 
 // control asks for a change, or a look; fd goes with it, unless it is -1.
-func (c *Client) control(ctx context.Context, what string, req *abi.ControlRequest,
+func (c *Client) control(ctx context.Context, what string, req *rpc.ControlRequest,
 	key, value string, fd int) error {
 	if len(key) >= len(req.Key) || len(value) >= len(req.Value) {
 		return errInvalid("change of %d octets, at most %d", len(value), len(req.Value)-1)
@@ -69,13 +69,13 @@ func (c *Client) control(ctx context.Context, what string, req *abi.ControlReque
 	if fd >= 0 {
 		// A daemon that does not know the call yet ends a session that sends it a descriptor. These
 		// flags are refused by one that does.
-		_, err := c.rpcWithin(ctx, abi.OpControl, what, &abi.ControlRequest{Flags: ^uint32(0)},
-			&abi.Empty{}, -1)
+		_, err := c.rpcWithin(ctx, rpc.OpControl, what, &rpc.ControlRequest{Flags: ^uint32(0)},
+			&rpc.Empty{}, -1)
 		if err != nil && !errors.Is(err, syscall.EINVAL) {
 			return err
 		}
 	}
-	_, err := c.rpcWithin(ctx, abi.OpControl, what, req, &abi.Empty{}, fd)
+	_, err := c.rpcWithin(ctx, rpc.OpControl, what, req, &rpc.Empty{}, fd)
 	return err
 }
 
@@ -86,27 +86,27 @@ func (c *Client) control(ctx context.Context, what string, req *abi.ControlReque
 // With requests it also writes what happens to those of all queue pairs of these devices.
 func (c *Client) Capture(ctx context.Context, ports []string, snap int, requests bool) (
 	*net.UnixConn, error) {
-	return c.look(ctx, abi.ControlCapture, abi.CaptureKey(snap, requests), ports)
+	return c.look(ctx, rpc.ControlCapture, rpc.CaptureKey(snap, requests), ports)
 }
 
 // Latency has the daemon measure how long requests take until what is returned is shut for writing:
 // then what was measured comes, an array in JSON. Root and the daemon's own user get it. What is
 // measured are devices, or queue pairs as DEVICE,qp=N; all devices if nothing is named.
 func (c *Client) Latency(ctx context.Context, of []string) (*net.UnixConn, error) {
-	return c.look(ctx, abi.ControlLatency, "", of)
+	return c.look(ctx, rpc.ControlLatency, "", of)
 }
 
 // Trace has the daemon write what happens to requests of a queue pair, DEVICE,qp=N, and the packets
 // of its device, in the form of Capture and for the same users.
 func (c *Client) Trace(ctx context.Context, qp string) (*net.UnixConn, error) {
-	return c.look(ctx, abi.ControlTrace, "", []string{qp})
+	return c.look(ctx, rpc.ControlTrace, "", []string{qp})
 }
 
 // Record has the daemon write a recording of devices, or of all if none is named, to a stream,
 // until that is shut for writing: then what was recorded until then still comes. Root and the
 // daemon's own user get it. Package vnic/record has its form.
 func (c *Client) Record(ctx context.Context, devices []string) (*net.UnixConn, error) {
-	return c.look(ctx, abi.ControlRecord, "", devices)
+	return c.look(ctx, rpc.ControlRecord, "", devices)
 }
 
 // look hands the daemon a stream to write to.
@@ -123,7 +123,7 @@ func (c *Client) look(ctx context.Context, verb uint32, key string, at []string)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.control(ctx, "look at what others do", &abi.ControlRequest{Verb: verb}, key,
+	if err := c.control(ctx, "look at what others do", &rpc.ControlRequest{Verb: verb}, key,
 		strings.Join(at, "\n"), int(theirs.Fd())); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // settingsFile is where `vrnic cdi` has settings mounted in a container, as lines NAME=VALUE: not
@@ -65,7 +66,7 @@ type Client struct {
 	batch   [seqpacket.MaxOutstanding]queuedCall // +checklocks:rpcMu
 	seq     uint32
 	out     []byte
-	in      [abi.MaxMessage]byte
+	in      [rpc.MaxMessage]byte
 	oob     [64]byte
 
 	mem   *osmem.Region    // the session page; unmapped last
@@ -149,11 +150,11 @@ func dialError(path string, err error) error {
 
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello(ctx context.Context) error {
-	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: abi.FeatureReasons | abi.FeatureAgain | abi.FeatureDirect | abi.FeatureGone}
+	req := &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
+		Features: rpc.FeatureReasons | rpc.FeatureAgain | rpc.FeatureDirect | rpc.FeatureGone}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
-	var rep abi.HelloReply
-	fds, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", req, &rep, -1)
+	var rep rpc.HelloReply
+	fds, err := c.rpcWithin(ctx, rpc.OpHello, "HELLO", req, &rep, -1)
 	var ce *CallError
 	switch {
 	case err != nil && ctx.Err() != nil, errors.Is(err, errNoDescriptors):
@@ -183,7 +184,7 @@ func (c *Client) hello(ctx context.Context) error {
 		c.yield = abi.PollYield
 	}
 	c.session = rep.Session
-	c.offersDirect = rep.Features&abi.FeatureDirect != 0
+	c.offersDirect = rep.Features&rpc.FeatureDirect != 0
 	return c.readNames(ctx, &rep)
 }
 
@@ -191,11 +192,11 @@ func (c *Client) hello(ctx context.Context) error {
 const maxDevices = 1 << 16
 
 // readNames learns what devices there are: HELLO names the first of them.
-func (c *Client) readNames(ctx context.Context, rep *abi.HelloReply) error {
+func (c *Client) readNames(ctx context.Context, rep *rpc.HelloReply) error {
 	c.namesMu.Lock()
 	defer c.namesMu.Unlock()
 	for i := range int(min(rep.NumDevices, maxDevices)) {
-		if i < abi.MaxDevices {
+		if i < rpc.MaxDevices {
 			c.names, c.left = append(c.names, rep.Devices[i].String()), append(c.left, false)
 			continue
 		}
@@ -213,9 +214,9 @@ func (c *Client) readNames(ctx context.Context, rep *abi.HelloReply) error {
 //
 // +checklocks:c.namesMu
 func (c *Client) addName(ctx context.Context) error {
-	var d abi.QueryDeviceReply
-	_, err := c.rpcWithin(ctx, abi.OpQueryDevice, "query device",
-		&abi.QueryDeviceRequest{Device: uint32(len(c.names))}, &d, -1)
+	var d rpc.QueryDeviceReply
+	_, err := c.rpcWithin(ctx, rpc.OpQueryDevice, "query device",
+		&rpc.QueryDeviceRequest{Device: uint32(len(c.names))}, &d, -1)
 	gone := errors.Is(err, syscall.ENXIO)
 	if err != nil && !gone {
 		return err
@@ -239,9 +240,9 @@ func (c *Client) lookForDevices() {
 }
 
 // query asks for a device by its number.
-func (c *Client) query(number uint32) (*abi.QueryDeviceReply, error) {
-	q := new(abi.QueryDeviceReply)
-	return q, c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: number}, q)
+func (c *Client) query(number uint32) (*rpc.QueryDeviceReply, error) {
+	q := new(rpc.QueryDeviceReply)
+	return q, c.call(rpc.OpQueryDevice, "query device", &rpc.QueryDeviceRequest{Device: number}, q)
 }
 
 // isNoDevice says that err is about a device that is not there, or not any more.
@@ -264,7 +265,7 @@ func (c *Client) Devices() (names []string) {
 }
 
 // find is the number of the device with this name ("": of the first), and what it is.
-func (c *Client) find(name string) (number uint32, q *abi.QueryDeviceReply, err error) {
+func (c *Client) find(name string) (number uint32, q *rpc.QueryDeviceReply, err error) {
 	c.namesMu.Lock()
 	defer c.namesMu.Unlock()
 	for _, again := range []bool{false, true} {
@@ -380,7 +381,7 @@ func (c *Client) Rows(ctx context.Context, kind string) iter.Seq2[json.RawMessag
 				strings.Join(slices.Sorted(maps.Keys(listKinds)), ", ")))
 		}
 	}
-	return c.rows(ctx, abi.OpList, "list "+kind, k)
+	return c.rows(ctx, rpc.OpList, "list "+kind, k)
 }
 
 // List is all of Rows.
@@ -391,7 +392,7 @@ func (c *Client) List(kind string) ([]json.RawMessage, error) {
 // StatRows asks for the daemon's counters, one JSON object per device, port, QP and SRQ, in the
 // manner of Rows.
 func (c *Client) StatRows(ctx context.Context) iter.Seq2[json.RawMessage, error] {
-	return c.rows(ctx, abi.OpStat, "stat", 0)
+	return c.rows(ctx, rpc.OpStat, "stat", 0)
 }
 
 // Stat is all of StatRows.
@@ -400,11 +401,11 @@ func (c *Client) Stat() ([]json.RawMessage, error) {
 }
 
 var listKinds = map[string]uint32{
-	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
-	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
-	"gid": abi.ListGID, "pd": abi.ListPD, "srq": abi.ListSRQ, "mw": abi.ListMW, "peer": abi.ListPeer,
-	"ipoib": abi.ListNetif, "config": abi.ListConfig, "ctx": abi.ListCtx,
-	"impair": abi.ListImpair, "fault": abi.ListFault,
+	"dev": rpc.ListDev, "qp": rpc.ListQP, "mr": rpc.ListMR, "cq": rpc.ListCQ, "cm": rpc.ListCM,
+	"client": rpc.ListClient, "user": rpc.ListUser, "port": rpc.ListPort, "daemon": rpc.ListDaemon,
+	"gid": rpc.ListGID, "pd": rpc.ListPD, "srq": rpc.ListSRQ, "mw": rpc.ListMW, "peer": rpc.ListPeer,
+	"ipoib": rpc.ListNetif, "config": rpc.ListConfig, "ctx": rpc.ListCtx,
+	"impair": rpc.ListImpair, "fault": rpc.ListFault,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
@@ -280,7 +281,7 @@ func TestClientList(t *testing.T) {
 	for i, r := range rows {
 		var v struct{ Kind, Row int }
 		check(t, json.Unmarshal(r, &v))
-		if v.Row != i || v.Kind != abi.ListQP {
+		if v.Row != i || v.Kind != rpc.ListQP {
 			t.Fatalf("row %d: %s", i, r)
 		}
 	}
@@ -308,9 +309,9 @@ func TestClientAsyncEvents(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: abi.ObjQP, Handle: 1,
+	h.loop.Async(rpc.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: rpc.ObjQP, Handle: 1,
 		Cause: abi.ErrorValid | abi.ErrorRemote | 0x1202})
-	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventPortActive)})
+	h.loop.Async(rpc.AsyncEvent{Type: uint32(rdma.EventPortActive)})
 	ev := must(a.dev.NextAsyncEvent(testContext(t)))(t)
 	if ev.Type != rdma.EventQPFatal || ev.Object != a.qp.Num() || ev.Cause == nil ||
 		!ev.Cause.Remote || ev.Cause.VendorErr() != 0x1202 || ev.Cause.Text != "no receive buffer" {
@@ -362,13 +363,13 @@ func TestClientOverLimit(t *testing.T) {
 // A list has no bound, and is not kept: who takes rows one by one may stop, or be stopped.
 func TestClientRows(t *testing.T) {
 	const rows = 1<<14 + 100 // more pages than a list could have once
-	path := lie(t, func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
-		if h.Op != abi.OpList {
+	path := lie(t, func(l *liar, h rpc.Header, body []byte) ([]byte, []int) {
+		if h.Op != rpc.OpList {
 			return goodHello(l, h)
 		}
-		var req abi.ListRequest
-		check(t, abi.Decode(body, &req))
-		rep := &abi.ListReply{Next: req.Cursor + 1}
+		var req rpc.ListRequest
+		check(t, rpc.Decode(body, &req))
+		rep := &rpc.ListReply{Next: req.Cursor + 1}
 		rep.Len = uint32(copy(rep.Data[:], fmt.Sprintf("{\"row\":%d}\n", req.Cursor)))
 		if rep.Next == rows {
 			rep.Next = 0
@@ -403,10 +404,10 @@ func TestClientRows(t *testing.T) {
 
 // A list that does not get on is nonsense.
 func TestClientRowsStandStill(t *testing.T) {
-	for _, rep := range []abi.ListReply{{Next: 1}, {Next: 1, Len: 3}} {
+	for _, rep := range []rpc.ListReply{{Next: 1}, {Next: 1, Len: 3}} {
 		copy(rep.Data[:], "{}\n")
-		c := dialAt(t, lie(t, func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
-			if h.Op != abi.OpList {
+		c := dialAt(t, lie(t, func(l *liar, h rpc.Header, body []byte) ([]byte, []int) {
+			if h.Op != rpc.OpList {
 				return goodHello(l, h)
 			}
 			return reply(h, 0, &rep), nil

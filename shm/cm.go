@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A cmEvents receives the connection manager's events of a device, on a goroutine of its own, and
@@ -28,7 +28,7 @@ type cmEvents struct {
 	ids  map[uint32]*cmID
 	over error // of finishAll: why connections end as they come; guarded by mu
 
-	ev    abi.CMEvent                    // of whoever talks to the daemon: the one that has just come
+	ev    rpc.CMEvent                    // of whoever talks to the daemon: the one that has just come
 	calls [seqpacket.MaxOutstanding]call // that takeEvents makes at a time; its goroutine's
 
 	// ahead is how many events have been taken whose octets are in the pipe still. Too few are
@@ -38,8 +38,8 @@ type cmEvents struct {
 
 // newCMEvents makes the channel and starts its goroutine.
 func newCMEvents(d *Device) (*cmEvents, error) {
-	var rep abi.CMCreateChanReply
-	fds, err := d.c.rpc(abi.OpCMCreateChan, "create connection manager channel", &abi.Empty{},
+	var rep rpc.CMCreateChanReply
+	fds, err := d.c.rpc(rpc.OpCMCreateChan, "create connection manager channel", &rpc.Empty{},
 		&rep, -1)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (ch *cmEvents) alreadyTaken(n int) int {
 // eventCall is a call that takes the next event. Events are dispatched in the order in which the
 // daemon gives them.
 func (ch *cmEvents) eventCall() call {
-	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{
+	return call{op: rpc.OpCMGetEvent, what: "connection event", req: &rpc.HandleRequest{
 		Handle: ch.handle}, rep: &ch.ev, fd: -1, done: ch.eventTaken}
 }
 
@@ -152,23 +152,23 @@ func (ch *cmEvents) earlyEventCall() *call {
 }
 
 // dispatch hands ev to its id. An event of an id that has just been destroyed is dropped.
-func (ch *cmEvents) dispatch(ev *abi.CMEvent) {
+func (ch *cmEvents) dispatch(ev *rpc.CMEvent) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	id := ch.ids[ev.ID]
 	switch {
-	case ev.Type == abi.EvConnectRequest:
+	case ev.Type == rpc.EvConnectRequest:
 		ch.request(id, ev)
-	case id == nil || ev.Type == abi.EvTimewaitExit:
-	case ev.Type == abi.EvEstablished && id.conn == nil:
+	case id == nil || ev.Type == rpc.EvTimewaitExit:
+	case ev.Type == rpc.EvEstablished && id.conn == nil:
 		id.conn = newConn(id, ev)
 		if ch.over != nil { // who talks to the daemon had read it by then
 			id.conn.end(ch.over)
 		}
 		id.push(ev)
-	case ev.Type == abi.EvDisconnected && id.conn != nil:
+	case ev.Type == rpc.EvDisconnected && id.conn != nil:
 		id.conn.end(endCause(ev))
-	case ev.Type == abi.EvDeviceRemoval && id.conn != nil:
+	case ev.Type == rpc.EvDeviceRemoval && id.conn != nil:
 		id.conn.end(errClosed("device"))
 	default:
 		id.push(ev)
@@ -176,7 +176,7 @@ func (ch *cmEvents) dispatch(ev *abi.CMEvent) {
 }
 
 // request makes an id of a connection request and queues it at its listener: ch.mu is held.
-func (ch *cmEvents) request(id *cmID, ev *abi.CMEvent) {
+func (ch *cmEvents) request(id *cmID, ev *rpc.CMEvent) {
 	if ev.Child == 0 || ch.ids[ev.Child] != nil {
 		_ = ch.d.c.die(errCorrupt("a connection request with id %d", ev.Child))
 		return
@@ -186,7 +186,7 @@ func (ch *cmEvents) request(id *cmID, ev *abi.CMEvent) {
 			ev.Param.PrivateLen))
 		return
 	}
-	child := &cmID{ch: ch, handle: ev.Child, events: make(chan *abi.CMEvent, idEvents)}
+	child := &cmID{ch: ch, handle: ev.Child, events: make(chan *rpc.CMEvent, idEvents)}
 	ch.ids[ev.Child] = child
 	if id != nil && id.requests != nil {
 		select {
@@ -225,7 +225,7 @@ func (ch *cmEvents) close() {
 		id.destroy(context.Background())
 	}
 	// Nothing is on it.
-	_ = ch.d.c.callHandle(abi.OpCMDestroyChan, "destroy connection manager channel", ch.handle)
+	_ = ch.d.c.callHandle(rpc.OpCMDestroyChan, "destroy connection manager channel", ch.handle)
 	ch.d.c.closePipe(ch.pipe)
 }
 
@@ -236,7 +236,7 @@ const idEvents = 8
 type cmID struct {
 	ch       *cmEvents
 	handle   uint32
-	events   chan *abi.CMEvent
+	events   chan *rpc.CMEvent
 	requests chan *connRequest // of a listener
 	conn     *conn             // once established; guarded by ch.mu
 
@@ -246,12 +246,12 @@ type cmID struct {
 
 // newID makes an id. A listener's has room for so many requests.
 func (ch *cmEvents) newID(ctx context.Context, backlog int) (*cmID, error) {
-	var rep abi.CMCreateIDReply
-	k := &call{op: abi.OpCMCreateID, what: "create connection id", req: &abi.CMCreateIDRequest{
-		Chan: ch.handle, PS: abi.PSTCP, Type: 2}, rep: &rep, fd: -1}
+	var rep rpc.CMCreateIDReply
+	k := &call{op: rpc.OpCMCreateID, what: "create connection id", req: &rpc.CMCreateIDRequest{
+		Chan: ch.handle, PS: rpc.PSTCP, Type: 2}, rep: &rep, fd: -1}
 	if err := ch.d.c.within(ctx, func() {
 		if k.err == nil { // nobody knows it; the session's end destroys it too
-			_ = ch.d.c.destroy(abi.OpCMDestroyID, "destroy connection id", rep.ID)
+			_ = ch.d.c.destroy(rpc.OpCMDestroyID, "destroy connection id", rep.ID)
 		}
 	}, k); err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (ch *cmEvents) newID(ctx context.Context, backlog int) (*cmID, error) {
 	if k.err != nil {
 		return nil, k.err
 	}
-	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *abi.CMEvent, idEvents)}
+	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *rpc.CMEvent, idEvents)}
 	if backlog > 0 {
 		id.requests = make(chan *connRequest, backlog)
 	}
@@ -274,7 +274,7 @@ func (ch *cmEvents) newID(ctx context.Context, backlog int) (*cmID, error) {
 }
 
 // push queues a copy of ev: ch.mu is held.
-func (id *cmID) push(ev *abi.CMEvent) {
+func (id *cmID) push(ev *rpc.CMEvent) {
 	kept := *ev
 	select {
 	case id.events <- &kept:
@@ -288,8 +288,8 @@ func (id *cmID) push(ev *abi.CMEvent) {
 // behind it either way.
 func (id *cmID) destroy(ctx context.Context) {
 	id.gone.Do(func() {
-		id.destroyed = id.ch.d.c.begin(&call{op: abi.OpCMDestroyID, what: "destroy connection id",
-			req: &abi.HandleRequest{Handle: id.handle}, rep: &abi.DestroyReply{}, fd: -1,
+		id.destroyed = id.ch.d.c.begin(&call{op: rpc.OpCMDestroyID, what: "destroy connection id",
+			req: &rpc.HandleRequest{Handle: id.handle}, rep: &rpc.DestroyReply{}, fd: -1,
 			done: func(*call) { // refused: the session's end does it too
 				id.ch.mu.Lock()
 				delete(id.ch.ids, id.handle)
@@ -304,14 +304,14 @@ func (id *cmID) destroy(ctx context.Context) {
 
 // want blocks until the id's next event and returns it if it is of type t; else the error that it
 // stands for. That there is a way is passed over by who wants more.
-func (id *cmID) want(ctx context.Context, t uint32, op string) (*abi.CMEvent, error) {
+func (id *cmID) want(ctx context.Context, t uint32, op string) (*rpc.CMEvent, error) {
 	for {
 		select {
 		case ev := <-id.events:
 			switch ev.Type {
 			case t:
 				return ev, nil
-			case abi.EvAddrResolved:
+			case rpc.EvAddrResolved:
 				continue
 			}
 			return nil, eventError(op, ev)
@@ -326,17 +326,17 @@ func (id *cmID) want(ctx context.Context, t uint32, op string) (*abi.CMEvent, er
 }
 
 // eventError is the error that ev stands for.
-func eventError(op string, ev *abi.CMEvent) error {
+func eventError(op string, ev *rpc.CMEvent) error {
 	if e := terminateError(ev.Cause); e != nil {
 		return e
 	}
 	switch {
-	case ev.Type == abi.EvRejected && refusedByProgram(ev):
+	case ev.Type == rpc.EvRejected && refusedByProgram(ev):
 		pd, _ := ev.Param.PrivateData()
 		return &rdma.RejectedError{PrivateData: append([]byte(nil), pd...)}
 	case ev.Status < 0 && ev.Status > -4096:
 		return &CallError{Op: op, Errno: syscall.Errno(-ev.Status)}
-	case ev.Type == abi.EvDisconnected:
+	case ev.Type == rpc.EvDisconnected:
 		return &CallError{Op: op, Errno: syscall.ECONNRESET}
 	case ev.Status > 0: // a peer of RoCE says why not
 		return &CallError{Op: op, Errno: syscall.ECONNREFUSED}
@@ -345,7 +345,7 @@ func eventError(op string, ev *abi.CMEvent) error {
 }
 
 // endCause is why a connection ended: nil if gracefully.
-func endCause(ev *abi.CMEvent) error {
+func endCause(ev *rpc.CMEvent) error {
 	if e := terminateError(ev.Cause); e != nil {
 		return e
 	}

@@ -9,12 +9,13 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // refusedByProgram says whether a REJECTED event is the word of the peer's program. It has the
 // status of one that was reset before the peer answered, as with an RNIC in a kernel; a host where
 // nothing listens is -ECONNREFUSED.
-func refusedByProgram(ev *abi.CMEvent) bool { return ev.Flags&abi.EventByProgram != 0 }
+func refusedByProgram(ev *rpc.CMEvent) bool { return ev.Flags&rpc.EventByProgram != 0 }
 
 // defaultBacklog is how many connection requests wait at a listener if the program does not say.
 const defaultBacklog = 128
@@ -59,16 +60,16 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (_ rdma.Listener, err 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMBind, op, &abi.CMBindRequest{ID: id.handle,
-		Addr: abi.MakeSockAddr(addr)}, &abi.Empty{}); err != nil {
+	if err := d.c.call(rpc.OpCMBind, op, &rpc.CMBindRequest{ID: id.handle,
+		Addr: rpc.MakeSockAddr(addr)}, &rpc.Empty{}); err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMListen, op, &abi.CMListenRequest{ID: id.handle,
-		Backlog: uint32(backlog)}, &abi.Empty{}); err != nil {
+	if err := d.c.call(rpc.OpCMListen, op, &rpc.CMListenRequest{ID: id.handle,
+		Backlog: uint32(backlog)}, &rpc.Empty{}); err != nil {
 		return nil, err
 	}
-	var q abi.CMQueryReply
-	if err := d.c.call(abi.OpCMQuery, op, &abi.HandleRequest{Handle: id.handle}, &q); err != nil {
+	var q rpc.CMQueryReply
+	if err := d.c.call(rpc.OpCMQuery, op, &rpc.HandleRequest{Handle: id.handle}, &q); err != nil {
 		return nil, err
 	}
 	return &cmListener{id: id, addr: q.Src.AddrPort(), closed: make(chan struct{})}, nil
@@ -137,7 +138,7 @@ type connRequest struct {
 	answered      atomic.Bool
 }
 
-func newConnRequest(id *cmID, ev *abi.CMEvent) *connRequest {
+func newConnRequest(id *cmID, ev *rpc.CMEvent) *connRequest {
 	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
 		param: id.ch.d.connParam(ev)}
 }
@@ -159,7 +160,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 	}
 	op := fmt.Sprintf("accept connection from %v", r.remote)
 	return d.establish(ctx, r.id, q, op, &p, func() error {
-		accept := &call{op: abi.OpCMAccept, what: op, req: req, rep: &abi.Empty{}, fd: -1}
+		accept := &call{op: rpc.OpCMAccept, what: op, req: req, rep: &rpc.Empty{}, fd: -1}
 		if err := d.c.within(ctx, nil, accept, d.cm.earlyEventCall()); err != nil {
 			return err
 		}
@@ -169,16 +170,16 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 
 // Reject implements rdma.ConnRequest.
 func (r *connRequest) Reject(privateData []byte) error {
-	req := &abi.CMRejectRequest{ID: r.id.handle, PrivateLen: uint32(len(privateData))}
-	if len(privateData) > abi.MaxPrivate {
+	req := &rpc.CMRejectRequest{ID: r.id.handle, PrivateLen: uint32(len(privateData))}
+	if len(privateData) > rpc.MaxPrivate {
 		return errInvalid("%d octets of private data", len(privateData))
 	}
 	copy(req.Private[:], privateData)
 	if !r.answered.CompareAndSwap(false, true) {
 		return errInvalid("connection request has been answered")
 	}
-	err := r.id.ch.d.c.call(abi.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req,
-		&abi.Empty{})
+	err := r.id.ch.d.c.call(rpc.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req,
+		&rpc.Empty{})
 	r.id.destroy(context.Background())
 	return err
 }
@@ -214,13 +215,13 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 // daemon knows the way when it answers, so that the request to connect goes right behind; it is
 // refused if there is none.
 func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string,
-	req *abi.CMConnectRequest) error {
+	req *rpc.CMConnectRequest) error {
 	resolving := fmt.Sprintf("find a way to %v", remote)
-	resolve := &call{op: abi.OpCMResolveAddr, what: resolving, req: &abi.CMResolveAddrRequest{
-		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: abi.MakeSockAddr(remote),
+	resolve := &call{op: rpc.OpCMResolveAddr, what: resolving, req: &rpc.CMResolveAddrRequest{
+		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: rpc.MakeSockAddr(remote),
 		Src: d.sourceFor(remote.Addr()),
-	}, rep: &abi.Empty{}, fd: -1}
-	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.Empty{}, fd: -1}
+	}, rep: &rpc.Empty{}, fd: -1}
+	connect := &call{op: rpc.OpCMConnect, what: op, req: req, rep: &rpc.Empty{}, fd: -1}
 	if err := d.c.within(ctx, nil, resolve, connect, d.cm.earlyEventCall()); err != nil {
 		return err
 	}
@@ -230,7 +231,7 @@ func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.A
 	if connect.err == nil {
 		return nil // there is a way
 	}
-	if _, err := id.want(ctx, abi.EvAddrResolved, resolving); err != nil {
+	if _, err := id.want(ctx, rpc.EvAddrResolved, resolving); err != nil {
 		return err // that is why
 	}
 	return connect.err
@@ -238,7 +239,7 @@ func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.A
 
 // sourceFor is the address of this device to reach remote from, so that the daemon does not choose
 // another device: the one with the longest prefix that holds remote, else one of the same family.
-func (d *Device) sourceFor(remote netip.Addr) abi.SockAddr {
+func (d *Device) sourceFor(remote netip.Addr) rpc.SockAddr {
 	remote = remote.Unmap().WithZone("")
 	best := netip.Prefix{}
 	for _, p := range d.attr.Addrs {
@@ -251,13 +252,13 @@ func (d *Device) sourceFor(remote netip.Addr) abi.SockAddr {
 		}
 	}
 	if !best.IsValid() {
-		return abi.SockAddr{}
+		return rpc.SockAddr{}
 	}
-	return abi.MakeSockAddr(netip.AddrPortFrom(best.Addr(), 0))
+	return rpc.MakeSockAddr(netip.AddrPortFrom(best.Addr(), 0))
 }
 
 // connectRequest makes the request that connects qp, having checked both.
-func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.CMConnectRequest,
+func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*rpc.CMConnectRequest,
 	*queuePair, error) {
 	q, ok := qp.(*queuePair)
 	if !ok || q == nil || q.d != d {
@@ -266,7 +267,7 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 	if p.Protocol > rdma.ROI && !d.attr.RoCE {
 		return nil, nil, errInvalid("connect with %v", p.Protocol)
 	}
-	req := &abi.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: abi.ConnParam{QPN: q.num}}
+	req := &rpc.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: rpc.ConnParam{QPN: q.num}}
 	if !req.Param.Set(p) {
 		return nil, nil, errInvalid("%d octets of private data", len(p.PrivateData))
 	}
@@ -284,7 +285,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 			id.destroy(ctx)
 		}
 	}()
-	options := abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions, SCTP: p.SCTP,
+	options := rpc.ConnOptions{MPA: p.MPA, Extensions: p.Extensions, SCTP: p.SCTP,
 		Protocol: p.Protocol, ROI: p.ROI}
 	if err := d.setOptions(ctx, options.Requests(id.handle)); err != nil {
 		return nil, err
@@ -295,7 +296,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 	if err := request(); err != nil {
 		return nil, err
 	}
-	if _, err := id.want(ctx, abi.EvEstablished, op); err != nil {
+	if _, err := id.want(ctx, rpc.EvEstablished, op); err != nil {
 		return nil, err
 	}
 	id.ch.mu.Lock()
@@ -312,10 +313,10 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 }
 
 // setOptions sets what is not the default.
-func (d *Device) setOptions(ctx context.Context, reqs []*abi.CMSetOptionRequest) error {
+func (d *Device) setOptions(ctx context.Context, reqs []*rpc.CMSetOptionRequest) error {
 	for _, req := range reqs {
-		if _, err := d.c.rpcWithin(ctx, abi.OpCMSetOption, "set an option of a connection", req,
-			&abi.Empty{}, -1); err != nil {
+		if _, err := d.c.rpcWithin(ctx, rpc.OpCMSetOption, "set an option of a connection", req,
+			&rpc.Empty{}, -1); err != nil {
 			return err
 		}
 	}
@@ -327,18 +328,18 @@ func (d *Device) setRoCE(ctx context.Context, id *cmID, p *rdma.RoCEParam) error
 	if !d.attr.RoCE {
 		return nil
 	}
-	options := abi.IDOptions{TOS: p.TrafficClass, ACKTimeout: p.ACKTimeout}
+	options := rpc.IDOptions{TOS: p.TrafficClass, ACKTimeout: p.ACKTimeout}
 	return d.setOptions(ctx, append(d.only(id), options.Requests(id.handle)...))
 }
 
 // only has an id mean this device, whatever else has its address.
-func (d *Device) only(id *cmID) []*abi.CMSetOptionRequest {
-	o := abi.ConnOptions{Device: d.index + 1}
+func (d *Device) only(id *cmID) []*rpc.CMSetOptionRequest {
+	o := rpc.ConnOptions{Device: d.index + 1}
 	return o.Requests(id.handle)
 }
 
 // connParam is what a peer asks for, or what was agreed on.
-func (d *Device) connParam(ev *abi.CMEvent) rdma.ConnParam {
+func (d *Device) connParam(ev *rpc.CMEvent) rdma.ConnParam {
 	p := ev.Conn()
 	if d.attr.RoCE {
 		p.RoCE = ev.Param.RoCE()
@@ -358,7 +359,7 @@ type conn struct {
 	done    chan struct{}
 }
 
-func newConn(id *cmID, ev *abi.CMEvent) *conn {
+func newConn(id *cmID, ev *rpc.CMEvent) *conn {
 	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
 		param: id.ch.d.connParam(ev),
 		done:  make(chan struct{})}
@@ -376,7 +377,7 @@ func (cn *conn) Disconnect() error {
 		return nil
 	default:
 	}
-	err := cn.id.ch.d.c.callHandle(abi.OpCMDisconnect, "disconnect", cn.id.handle)
+	err := cn.id.ch.d.c.callHandle(rpc.OpCMDisconnect, "disconnect", cn.id.handle)
 	select {
 	case <-cn.done: // it ended meanwhile
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // checkPolls is after how many empty polls in a row a poll looks whether the daemon is still there:
@@ -77,9 +78,9 @@ func (d *Device) CreateCQ(depth int) (rdma.CQ, error) {
 
 // newCQ makes a CQ whose events come on ch.
 func (d *Device) newCQ(ch *compChan, depth int) (*compQueue, error) {
-	var rep abi.CreateCQReply
-	req := &abi.CreateCQRequest{Ctx: d.ctx, CQE: uint32(1) << bits.Len(uint(depth-1)), Chan: ch.handle}
-	fds, err := d.c.rpc(abi.OpCreateCQ, "create CQ", req, &rep, -1)
+	var rep rpc.CreateCQReply
+	req := &rpc.CreateCQRequest{Ctx: d.ctx, CQE: uint32(1) << bits.Len(uint(depth-1)), Chan: ch.handle}
+	fds, err := d.c.rpc(rpc.OpCreateCQ, "create CQ", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -151,9 +152,9 @@ func (q *compQueue) Resize(depth int) error {
 	}
 	q.resizing.Lock()
 	defer q.resizing.Unlock()
-	var rep abi.ResizeCQReply
-	req := &abi.ResizeCQRequest{CQ: q.handle, CQE: uint32(1) << bits.Len(uint(depth-1))}
-	fds, err := q.d.c.rpc(abi.OpResizeCQ, "resize CQ", req, &rep, -1)
+	var rep rpc.ResizeCQReply
+	req := &rpc.ResizeCQRequest{CQ: q.handle, CQE: uint32(1) << bits.Len(uint(depth-1))}
+	fds, err := q.d.c.rpc(rpc.OpResizeCQ, "resize CQ", req, &rep, -1)
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (q *compQueue) switchTo(mem *osmem.Region, depth int) error {
 	if q.mem == nil {
 		return errCQClosed
 	}
-	if err := q.d.c.callHandle(abi.OpSwitchCQ, "resize CQ", q.handle); err != nil {
+	if err := q.d.c.callHandle(rpc.OpSwitchCQ, "resize CQ", q.handle); err != nil {
 		return err
 	}
 	next, err := ring.OpenCQConsumer(mem.Mem)
@@ -412,7 +413,7 @@ func (q *compQueue) Close() error {
 	if n != 0 {
 		return errCQBusy
 	}
-	if err := q.d.c.destroy(abi.OpDestroyCQ, "destroy CQ", q.handle); err != nil {
+	if err := q.d.c.destroy(rpc.OpDestroyCQ, "destroy CQ", q.handle); err != nil {
 		return err
 	}
 	q.destroyed()

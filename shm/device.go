@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Device is a device of a vrnic daemon, opened for this process: it implements rdma.Device.
@@ -68,8 +68,8 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		cqs: make(map[*compQueue]struct{}), qps: make(map[uint32]*queuePair),
 		direct: make(map[*queuePair]struct{}),
 	}
-	var rep abi.CtxOpenReply
-	fds, err := c.rpc(abi.OpCtxOpen, "open device", &abi.CtxOpenRequest{Device: d.index}, &rep, -1)
+	var rep rpc.CtxOpenReply
+	fds, err := c.rpc(rpc.OpCtxOpen, "open device", &rpc.CtxOpenRequest{Device: d.index}, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 	if d.attr.RoCE {
 		if err := d.queryPort(); err != nil {
 			osmem.CloseFDs(fds)
-			_ = c.callHandle(abi.OpCtxClose, "close device", d.ctx) // err says more
+			_ = c.callHandle(rpc.OpCtxClose, "close device", d.ctx) // err says more
 			return nil, err
 		}
 	}
@@ -86,7 +86,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 	}
 	if d.cm, err = newCMEvents(d); err != nil {
 		c.closePipe(d.async)
-		_ = c.callHandle(abi.OpCtxClose, "close device", d.ctx) // err says more
+		_ = c.callHandle(rpc.OpCtxClose, "close device", d.ctx) // err says more
 		return nil, err
 	}
 	c.mu.Lock()
@@ -102,7 +102,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 	return d, nil
 }
 
-func deviceAttr(q *abi.QueryDeviceReply) rdma.DeviceAttr {
+func deviceAttr(q *rpc.QueryDeviceReply) rdma.DeviceAttr {
 	a := rdma.DeviceAttr{
 		Name: q.Name.String(), MAC: q.MAC, MTU: int(q.MTU),
 		MaxQP: int(q.MaxQP), MaxCQ: int(q.MaxCQ), MaxMR: int(q.MaxMR), MaxPD: int(q.MaxPD),
@@ -112,7 +112,7 @@ func deviceAttr(q *abi.QueryDeviceReply) rdma.DeviceAttr {
 		VendorID:  q.VendorID, PartID: q.PartID, HWVersion: q.HWVersion,
 		Firmware: text(q.FWVersion[:]),
 		MaxMW:    int(q.MaxMW), MaxSRQ: int(q.MaxSRQ), MaxSRQWR: int(q.MaxSRQWR),
-		RoCE: q.NodeType == abi.NodeCA, MaxAH: int(q.MaxAH), MaxGroups: int(q.MaxGroups),
+		RoCE: q.NodeType == rpc.NodeCA, MaxAH: int(q.MaxAH), MaxGroups: int(q.MaxGroups),
 	}
 	for _, p := range q.Addrs[:min(int(q.NumAddrs), len(q.Addrs))] {
 		if p := p.Prefix(); p.IsValid() {
@@ -178,7 +178,7 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 			return rdma.AsyncEvent{}, err
 		}
 		if err = k.err; err == nil {
-			if ev, ok := d.asyncEvent(k.rep.(*abi.AsyncEvent)); ok {
+			if ev, ok := d.asyncEvent(k.rep.(*rpc.AsyncEvent)); ok {
 				return ev, nil
 			}
 			continue
@@ -201,8 +201,8 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 // that it may bring.
 func (d *Device) askAsync(ctx context.Context) (*call, error) {
 	if d.asked == nil {
-		d.asked = &call{op: abi.OpGetAsyncEvent, what: "async event", req: &abi.HandleRequest{
-			Handle: d.ctx}, rep: &abi.AsyncEvent{}, fd: -1}
+		d.asked = &call{op: rpc.OpGetAsyncEvent, what: "async event", req: &rpc.HandleRequest{
+			Handle: d.ctx}, rep: &rpc.AsyncEvent{}, fd: -1}
 		d.answered = d.c.begin(d.asked)
 	}
 	select {
@@ -226,10 +226,10 @@ func (d *Device) deviceFatal(err error) (rdma.AsyncEvent, error) {
 }
 
 // asyncEvent translates; false for an object that has been destroyed since.
-func (d *Device) asyncEvent(e *abi.AsyncEvent) (rdma.AsyncEvent, bool) {
+func (d *Device) asyncEvent(e *rpc.AsyncEvent) (rdma.AsyncEvent, bool) {
 	ev := rdma.AsyncEvent{Type: rdma.AsyncEventType(e.Type), Object: e.Handle, Time: time.Now(),
 		Cause: terminateError(e.Cause)}
-	if e.Kind == abi.ObjQP {
+	if e.Kind == rpc.ObjQP {
 		d.mu.Lock()
 		q := d.qps[e.Handle]
 		d.mu.Unlock()
@@ -271,7 +271,7 @@ func (d *Device) close() {
 		for _, b := range keys(d, d.bufs) {
 			b.Close()
 		}
-		_ = d.c.callHandle(abi.OpCtxClose, "close device", d.ctx) // the session's end does it too
+		_ = d.c.callHandle(rpc.OpCtxClose, "close device", d.ctx) // the session's end does it too
 		d.c.closePipe(d.async)
 	})
 }

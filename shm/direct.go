@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // This file has the direct path: a Send to a program of the same user is put into memory that the
@@ -85,8 +86,8 @@ func (c *Client) saidWho() bool {
 		return false
 	}
 	c.sayWho.Do(func() {
-		c.known = c.showNamespace("/proc/thread-self/ns/user", abi.NamespaceUser) == nil &&
-			c.showNamespace("/proc/thread-self/ns/pid", abi.NamespaceProcess) == nil
+		c.known = c.showNamespace("/proc/thread-self/ns/user", rpc.NamespaceUser) == nil &&
+			c.showNamespace("/proc/thread-self/ns/pid", rpc.NamespaceProcess) == nil
 	})
 	return c.known
 }
@@ -97,7 +98,7 @@ func (c *Client) showNamespace(file string, kind uint32) error {
 		return err
 	}
 	defer f.Close()
-	_, err = c.rpc(abi.OpIdentify, "show a namespace", &abi.IdentifyRequest{Kind: kind}, &abi.Empty{},
+	_, err = c.rpc(rpc.OpIdentify, "show a namespace", &rpc.IdentifyRequest{Kind: kind}, &rpc.Empty{},
 		int(f.Fd()))
 	return err
 }
@@ -145,8 +146,8 @@ func (q *queuePair) askDirect() error {
 	if !q.movesOn() {
 		return syscall.EAGAIN
 	}
-	var rep abi.DirectReply
-	fds, err := c.rpc(abi.OpDirect, "ask for a direct path", &abi.HandleRequest{Handle: q.handle},
+	var rep rpc.DirectReply
+	fds, err := c.rpc(rpc.OpDirect, "ask for a direct path", &rpc.HandleRequest{Handle: q.handle},
 		&rep, -1)
 	if err != nil {
 		return err

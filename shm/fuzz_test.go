@@ -12,33 +12,34 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A reply is taken only if it answers the request, and then it says what its octets say: encoded
 // again it is the same message.
 func FuzzClientReply(f *testing.F) {
-	ok := abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9}, &abi.RegMRReply{MR: 1, LKey: 2,
+	ok := rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpRegMR, Seq: 9}, &rpc.RegMRReply{MR: 1, LKey: 2,
 		RKey: 3})
-	f.Add(ok, uint16(abi.OpRegMR), uint32(9))
-	f.Add(ok[:20], uint16(abi.OpRegMR), uint32(9))
-	f.Add(append(bytes.Clone(ok), 0, 0), uint16(abi.OpRegMR), uint32(9))
-	f.Add(abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9, Status: -12}, &abi.Empty{}),
-		uint16(abi.OpRegMR), uint32(9))
+	f.Add(ok, uint16(rpc.OpRegMR), uint32(9))
+	f.Add(ok[:20], uint16(rpc.OpRegMR), uint32(9))
+	f.Add(append(bytes.Clone(ok), 0, 0), uint16(rpc.OpRegMR), uint32(9))
+	f.Add(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpRegMR, Seq: 9, Status: -12}, &rpc.Empty{}),
+		uint16(rpc.OpRegMR), uint32(9))
 	f.Fuzz(func(t *testing.T, msg []byte, op uint16, seq uint32) {
-		var rep abi.RegMRReply
-		h, _, err := decodeReply(msg, abi.Op(op), seq, &rep)
+		var rep rpc.RegMRReply
+		h, _, err := decodeReply(msg, rpc.Op(op), seq, &rep)
 		if err != nil {
 			if !errors.Is(err, rdma.ErrDeviceGone) {
 				t.Errorf("nonsense that does not end the session: %v", err)
 			}
 			return
 		}
-		if h.Op != abi.Op(op) || h.Seq != seq || h.Status > 0 {
-			t.Fatalf("took %+v for the reply to %v, %d", h, abi.Op(op), seq)
+		if h.Op != rpc.Op(op) || h.Seq != seq || h.Status > 0 {
+			t.Fatalf("took %+v for the reply to %v, %d", h, rpc.Op(op), seq)
 		}
 		if h.Status == 0 {
-			again := abi.AppendMessage(nil, h, &rep)[abi.HeaderLen:]
-			if body := msg[abi.HeaderLen:]; !bytes.HasPrefix(again, body[:min(len(body), len(again))]) {
+			again := rpc.AppendMessage(nil, h, &rep)[rpc.HeaderLen:]
+			if body := msg[rpc.HeaderLen:]; !bytes.HasPrefix(again, body[:min(len(body), len(again))]) {
 				t.Errorf("%x decodes to %+v", body, rep)
 			}
 		}
@@ -51,7 +52,7 @@ func FuzzClientRows(f *testing.F) {
 	f.Add([]byte("{}"), uint32(2))
 	f.Add([]byte("{}\n"), uint32(1<<31))
 	f.Fuzz(func(t *testing.T, data []byte, n uint32) {
-		rep := abi.ListReply{Len: n}
+		rep := rpc.ListReply{Len: n}
 		copy(rep.Data[:], data)
 		rows, err := parseRows(&rep)
 		if err != nil {
@@ -122,8 +123,8 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 	d := &Device{c: c}
 	cq := &compQueue{d: d, mem: &osmem.Region{Mem: cqMem}, ring: consumer,
 		qps: map[uint32]*queuePair{}}
-	caps, _ := abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64, false)
-	l := abi.NewQPLayout(caps)
+	caps, _ := rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64, false)
+	l := caps.Layout()
 	mem := make([]byte, l.Size())
 	ring.NewDaemonQP(mem, l, 1, nil).SetState(abi.StateRTS)
 	m, err := ring.OpenClientQP(mem)
@@ -290,19 +291,19 @@ func FuzzClientSharedCompletions(f *testing.F) {
 // Whatever the daemon says of connections: nothing panics or blocks, a connection that was
 // established ends at most once, and each request is offered once.
 func FuzzClientConnEvents(f *testing.F) {
-	f.Add([]byte{abi.EvConnectRequest, 1, 9, abi.EvEstablished, 2, 0, abi.EvDisconnected, 2, 0,
-		abi.EvDisconnected, 2, 0})
-	f.Add(bytes.Repeat([]byte{abi.EvAddrResolved, 2, 0}, 20))
+	f.Add([]byte{rpc.EvConnectRequest, 1, 9, rpc.EvEstablished, 2, 0, rpc.EvDisconnected, 2, 0,
+		rpc.EvDisconnected, 2, 0})
+	f.Add(bytes.Repeat([]byte{rpc.EvAddrResolved, 2, 0}, 20))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		c := fuzzClient(t)
 		c.die(errGone) // destroying an id asks nobody
 		ch := &cmEvents{d: &Device{c: c, closed: make(chan struct{})}, ids: map[uint32]*cmID{}}
-		lis := &cmID{ch: ch, handle: 1, events: make(chan *abi.CMEvent, idEvents),
+		lis := &cmID{ch: ch, handle: 1, events: make(chan *rpc.CMEvent, idEvents),
 			requests: make(chan *connRequest, 4)}
-		one := &cmID{ch: ch, handle: 2, events: make(chan *abi.CMEvent, idEvents)}
+		one := &cmID{ch: ch, handle: 2, events: make(chan *rpc.CMEvent, idEvents)}
 		ch.ids[1], ch.ids[2] = lis, one
 		for ; len(script) >= 3; script = script[3:] {
-			ev := abi.CMEvent{Type: uint32(script[0]), ID: uint32(script[1]), Child: uint32(script[2])}
+			ev := rpc.CMEvent{Type: uint32(script[0]), ID: uint32(script[1]), Child: uint32(script[2])}
 			if script[0]&0x80 != 0 {
 				ev.Type &= 0x7f
 				ev.Param.PrivateLen = 1 << 20

@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A liar is a daemon that answers with what a test wants. It serves one client.
@@ -26,11 +27,11 @@ type liar struct {
 	c *net.UnixConn
 	// answer makes the reply to a request: the whole message, and descriptors that are closed
 	// after it. nil: hang up.
-	answer func(l *liar, h abi.Header, body []byte) ([]byte, []int)
+	answer func(l *liar, h rpc.Header, body []byte) ([]byte, []int)
 }
 
 // lie starts a liar and returns its socket.
-func lie(t testing.TB, answer func(*liar, abi.Header, []byte) ([]byte, []int)) (path string) {
+func lie(t testing.TB, answer func(*liar, rpc.Header, []byte) ([]byte, []int)) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "liar.sock")
 	ln := must(net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
@@ -49,7 +50,7 @@ func lie(t testing.TB, answer func(*liar, abi.Header, []byte) ([]byte, []int)) (
 }
 
 func (l *liar) serve() {
-	buf, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
+	buf, oob := make([]byte, rpc.MaxMessage), make([]byte, 64)
 	for {
 		n, oobn, _, _, err := l.c.ReadMsgUnix(buf, oob)
 		if err != nil || n == 0 {
@@ -60,7 +61,7 @@ func (l *liar) serve() {
 				closeAll(fds)
 			}
 		}
-		h, body, err := abi.ParseMessage(buf[:n])
+		h, body, err := rpc.ParseMessage(buf[:n])
 		if err != nil {
 			l.t.Errorf("the client sent: %v", err)
 			return
@@ -85,8 +86,8 @@ func closeAll(fds []int) {
 }
 
 // reply encodes an answer to h.
-func reply(h abi.Header, status syscall.Errno, body abi.Message) []byte {
-	return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(status)}, body)
+func reply(h rpc.Header, status syscall.Errno, body rpc.Message) []byte {
+	return rpc.AppendMessage(nil, rpc.Header{Op: h.Op, Seq: h.Seq, Status: -int32(status)}, body)
 }
 
 // memfd makes a memfd of size octets that begins with b.
@@ -103,11 +104,11 @@ func memfd(t testing.TB, size int, seals int, b []byte) int {
 const goodSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // goodHello is what an honest daemon with one device says.
-func goodHello(l *liar, h abi.Header) ([]byte, []int) {
+func goodHello(l *liar, h rpc.Header) ([]byte, []int) {
 	page := make([]byte, ring.SessionPageSize(64))
 	ring.NewSessionPage(page, 1, 64, [abi.NonceLen]byte{})
-	rep := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, NumDevices: 1}
-	rep.Devices[0] = abi.MakeDeviceName("liar0")
+	rep := &rpc.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, NumDevices: 1}
+	rep.Devices[0] = rpc.MakeDeviceName("liar0")
 	bell := must(unix.Eventfd(0, unix.EFD_CLOEXEC))(l.t)
 	return reply(h, 0, rep), []int{memfd(l.t, 4096, goodSeals, page), bell}
 }
@@ -115,93 +116,93 @@ func goodHello(l *liar, h abi.Header) ([]byte, []int) {
 func TestClientHello(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		answer func(l *liar, h abi.Header) ([]byte, []int)
+		answer func(l *liar, h rpc.Header) ([]byte, []int)
 		text   string // in the error
 		is     error
 	}{
 		{"good", goodHello, "", nil},
-		{"hang up", func(*liar, abi.Header) ([]byte, []int) { return nil, nil },
+		{"hang up", func(*liar, rpc.Header) ([]byte, []int) { return nil, nil },
 			"ended the session at once", rdma.ErrDeviceGone},
-		{"another version", func(l *liar, h abi.Header) ([]byte, []int) {
-			return reply(h, syscall.EPROTONOSUPPORT, &abi.HelloReply{Magic: abi.MagicHello, Major: 7,
+		{"another version", func(l *liar, h rpc.Header) ([]byte, []int) {
+			return reply(h, syscall.EPROTONOSUPPORT, &rpc.HelloReply{Magic: abi.MagicHello, Major: 7,
 				Minor: 5}), nil
 		}, "version 7.5 of the ring ABI, this program 1.2", rdma.ErrUnsupported},
-		{"no session free", func(l *liar, h abi.Header) ([]byte, []int) {
-			return reply(h, syscall.ENOMEM, &abi.Empty{}), nil
+		{"no session free", func(l *liar, h rpc.Header) ([]byte, []int) {
+			return reply(h, syscall.ENOMEM, &rpc.Empty{}), nil
 		}, "limit", rdma.ErrLimit},
-		{"another sequence number", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"another sequence number", func(l *liar, h rpc.Header) ([]byte, []int) {
 			h.Seq++
 			return goodHello(l, h)
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"another op", func(l *liar, h abi.Header) ([]byte, []int) {
-			h.Op = abi.OpList
+		{"another op", func(l *liar, h rpc.Header) ([]byte, []int) {
+			h.Op = rpc.OpList
 			return goodHello(l, h)
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"positive status", func(l *liar, h abi.Header) ([]byte, []int) {
-			return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: 1}, &abi.Empty{}), nil
+		{"positive status", func(l *liar, h rpc.Header) ([]byte, []int) {
+			return rpc.AppendMessage(nil, rpc.Header{Op: h.Op, Seq: h.Seq, Status: 1}, &rpc.Empty{}), nil
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"not a message", func(*liar, abi.Header) ([]byte, []int) { return []byte("hi"), nil },
+		{"not a message", func(*liar, rpc.Header) ([]byte, []int) { return []byte("hi"), nil },
 			"nonsense", rdma.ErrDeviceGone},
-		{"too long", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"too long", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
-			return append(msg, make([]byte, abi.MaxMessage)...), fds
+			return append(msg, make([]byte, rpc.MaxMessage)...), fds
 		}, "too long", rdma.ErrDeviceGone},
-		{"a tail that is not zero", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"a tail that is not zero", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			return fixLen(append(msg, 1)), fds
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"one descriptor", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"one descriptor", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			unix.Close(fds[1])
 			return msg, fds[:1]
 		}, "descriptors", rdma.ErrDeviceGone},
-		{"three descriptors", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"three descriptors", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			return msg, append(fds, must(unix.Dup(fds[0]))(l.t))
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"thirty descriptors", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"thirty descriptors", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			for range 28 {
 				fds = append(fds, must(unix.Dup(fds[0]))(l.t))
 			}
 			return msg, fds
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"refusal with a descriptor", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"refusal with a descriptor", func(l *liar, h rpc.Header) ([]byte, []int) {
 			_, fds := goodHello(l, h)
-			return reply(h, syscall.ENOMEM, &abi.Empty{}), fds
+			return reply(h, syscall.ENOMEM, &rpc.Empty{}), fds
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"wrong magic", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"wrong magic", func(l *liar, h rpc.Header) ([]byte, []int) {
 			_, fds := goodHello(l, h)
-			return reply(h, 0, &abi.HelloReply{Magic: 1}), fds
+			return reply(h, 0, &rpc.HelloReply{Magic: 1}), fds
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"memory that can shrink", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"memory that can shrink", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			unix.Close(fds[0])
 			fds[0] = memfd(l.t, 4096, unix.F_SEAL_GROW, nil)
 			return msg, fds
 		}, "not sealed", rdma.ErrDeviceGone},
-		{"memory too small", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"memory too small", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			unix.Close(fds[0])
 			fds[0] = memfd(l.t, 64, goodSeals, nil)
 			return msg, fds
 		}, "64 octets", rdma.ErrDeviceGone},
-		{"memory without end", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"memory without end", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			unix.Close(fds[0])
 			fds[0] = memfd(l.t, 1<<40, goodSeals, nil)
 			return msg, fds
 		}, "octets", rdma.ErrDeviceGone},
-		{"a pipe for memory", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"a pipe for memory", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			return msg, []int{fds[1], fds[0]}
 		}, "memory from the daemon", rdma.ErrDeviceGone},
-		{"page of another version", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"page of another version", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			must(unix.Pwrite(fds[0], []byte{9}, abi.SessMajor))(l.t)
 			return msg, fds
 		}, "version", rdma.ErrDeviceGone},
-		{"bells outside the page", func(l *liar, h abi.Header) ([]byte, []int) {
+		{"bells outside the page", func(l *liar, h rpc.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			must(unix.Pwrite(fds[0], []byte{0, 16}, abi.SessBellOff))(l.t)
 			return msg, fds
@@ -209,7 +210,7 @@ func TestClientHello(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			checkLeaks(t)
-			c, err := shm.Dial(lie(t, func(l *liar, h abi.Header, _ []byte) ([]byte, []int) {
+			c, err := shm.Dial(lie(t, func(l *liar, h rpc.Header, _ []byte) ([]byte, []int) {
 				return tt.answer(l, h)
 			}))
 			if tt.is == nil {
@@ -230,7 +231,7 @@ func TestClientHello(t *testing.T) {
 
 // fixLen sets the length in the header of msg to what msg has.
 func fixLen(msg []byte) []byte {
-	n := len(msg) - abi.HeaderLen
+	n := len(msg) - rpc.HeaderLen
 	msg[12], msg[13], msg[14], msg[15] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
 	return msg
 }
@@ -281,48 +282,48 @@ func TestClientDistrustsReplies(t *testing.T) {
 		return p[0]
 	}
 	// honest answers enough for a device; what a test does not change.
-	honest := func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
+	honest := func(l *liar, h rpc.Header, body []byte) ([]byte, []int) {
 		switch h.Op {
-		case abi.OpHello:
+		case rpc.OpHello:
 			return goodHello(l, h)
-		case abi.OpQueryDevice:
-			return reply(h, 0, &abi.QueryDeviceReply{Name: abi.MakeDeviceName("liar0")}), nil
-		case abi.OpCtxOpen:
-			return reply(h, 0, &abi.CtxOpenReply{Ctx: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
-		case abi.OpCMCreateChan:
-			return reply(h, 0, &abi.CMCreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
-		case abi.OpCMGetEvent, abi.OpGetAsyncEvent:
-			return reply(h, syscall.EAGAIN, &abi.Empty{}), nil
-		case abi.OpCreateChan:
+		case rpc.OpQueryDevice:
+			return reply(h, 0, &rpc.QueryDeviceReply{Name: rpc.MakeDeviceName("liar0")}), nil
+		case rpc.OpCtxOpen:
+			return reply(h, 0, &rpc.CtxOpenReply{Ctx: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
+		case rpc.OpCMCreateChan:
+			return reply(h, 0, &rpc.CMCreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
+		case rpc.OpCMGetEvent, rpc.OpGetAsyncEvent:
+			return reply(h, syscall.EAGAIN, &rpc.Empty{}), nil
+		case rpc.OpCreateChan:
 			mem := make([]byte, ring.ChannelMemSize)
 			ring.NewChannelProducer(mem, 1, func() {}, nil)
-			return reply(h, 0, &abi.CreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t),
+			return reply(h, 0, &rpc.CreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t),
 				memfd(l.t, len(mem), goodSeals, mem)}
-		case abi.OpCreateCQ:
+		case rpc.OpCreateCQ:
 			mem := make([]byte, ring.CQMemSize(16))
 			ring.NewCQProducer(mem, 16, 1, nil, nil)
-			return reply(h, 0, &abi.CreateCQReply{CQ: 1, CQE: 16}),
+			return reply(h, 0, &rpc.CreateCQReply{CQ: 1, CQE: 16}),
 				[]int{memfd(l.t, len(mem), goodSeals, mem)}
-		case abi.OpCreateQP:
-			var req abi.CreateQPRequest
-			check(l.t, abi.Decode(body, &req))
-			caps, _ := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16,
+		case rpc.OpCreateQP:
+			var req rpc.CreateQPRequest
+			check(l.t, rpc.Decode(body, &req))
+			caps, _ := rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16,
 				req.SRQ != 0)
-			lay := abi.NewQPLayout(caps)
+			lay := caps.Layout()
 			mem := make([]byte, lay.Size())
 			ring.NewDaemonQP(mem, lay, 1, nil)
 			num := 1 + req.SRQ // a second QP is made with an SRQ
 			binary.LittleEndian.PutUint32(mem[abi.QPNum:], num)
-			return reply(h, 0, &abi.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}),
+			return reply(h, 0, &rpc.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}),
 				[]int{memfd(l.t, len(mem), goodSeals, mem)}
-		case abi.OpCreateSRQ:
+		case rpc.OpCreateSRQ:
 			lay := abi.NewSRQLayout(4, 2)
 			mem := make([]byte, lay.Size())
 			ring.NewDaemonSRQ(mem, lay, 1, nil)
-			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}),
+			return reply(h, 0, &rpc.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}),
 				[]int{memfd(l.t, len(mem), goodSeals, mem)}
 		}
-		return reply(h, 0, &abi.Empty{}), nil
+		return reply(h, 0, &rpc.Empty{}), nil
 	}
 	makeQP := func(d *shm.Device) error {
 		pd, err := d.AllocPD()
@@ -351,20 +352,20 @@ func TestClientDistrustsReplies(t *testing.T) {
 		return err
 	}
 	// word alters a word of the memory that comes with a reply.
-	word := func(off int64, v uint32) func(*liar, abi.Header, []byte, []int) ([]byte, []int) {
-		return func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+	word := func(off int64, v uint32) func(*liar, rpc.Header, []byte, []int) ([]byte, []int) {
+		return func(l *liar, h rpc.Header, msg []byte, fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], binary.LittleEndian.AppendUint32(nil, v), off))(l.t)
 			return msg, fds
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		op   abi.Op
-		lie  func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int)
+		op   rpc.Op
+		lie  func(l *liar, h rpc.Header, msg []byte, fds []int) ([]byte, []int)
 		do   func(c *shm.Client) error
 	}{
-		{"honest", abi.OpHello, nil, nil},
-		{"async pipe has ended", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"honest", rpc.OpHello, nil, nil},
+		{"async pipe has ended", rpc.OpCtxOpen, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{pipe(l)}
@@ -378,12 +379,12 @@ func TestClientDistrustsReplies(t *testing.T) {
 			}
 			return err
 		}},
-		{"async pipe is memory", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"async pipe is memory", rpc.OpCtxOpen, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{memfd(l.t, 10, 0, nil)}
 		}, nil},
-		{"CM pipe has ended", abi.OpCMCreateChan, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"CM pipe has ended", rpc.OpCMCreateChan, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{pipe(l)}
@@ -393,20 +394,20 @@ func TestClientDistrustsReplies(t *testing.T) {
 			_, err := c.List("qp")
 			return err
 		}},
-		{"channel memory without a channel", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte,
+		{"channel memory without a channel", rpc.OpCreateChan, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[1], []byte{0}, 0))(l.t)
 			return msg, fds
 		}, nil},
-		{"channel fds the wrong way round", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte,
+		{"channel fds the wrong way round", rpc.OpCreateChan, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
 			return msg, []int{fds[1], fds[0]}
 		}, nil},
-		{"CQ with two descriptors", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"CQ with two descriptors", rpc.OpCreateCQ, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			return msg, append(fds, must(unix.Dup(fds[0]))(l.t))
 		}, nil},
-		{"nonsense while pipes stay open", abi.OpHello, func(l *liar, h abi.Header, msg []byte,
+		{"nonsense while pipes stay open", rpc.OpHello, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
 			return msg, fds
 		}, func(c *shm.Client) error {
@@ -447,69 +448,69 @@ func TestClientDistrustsReplies(t *testing.T) {
 			}
 			return list(c)
 		}},
-		{"CQ of another handle", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"CQ of another handle", rpc.OpCreateCQ, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
-			return reply(h, 0, &abi.CreateCQReply{CQ: 2, CQE: 16}), fds
+			return reply(h, 0, &rpc.CreateCQReply{CQ: 2, CQE: 16}), fds
 		}, nil},
-		{"CQ too small", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"CQ too small", rpc.OpCreateCQ, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{8}, abi.CQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"CQ larger than its memory", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"CQ larger than its memory", rpc.OpCreateCQ, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{0, 1}, abi.CQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"QP of another number", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"QP of another number", rpc.OpCreateQP, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
-			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 77, Bell: 3}), fds
+			return reply(h, 0, &rpc.CreateQPReply{QP: 1, QPN: 77, Bell: 3}), fds
 		}, nil},
-		{"QP with a bell past the last", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+		{"QP with a bell past the last", rpc.OpCreateQP, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
-			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 1, Bell: 64}), fds
+			return reply(h, 0, &rpc.CreateQPReply{QP: 1, QPN: 1, Bell: 64}), fds
 		}, nil},
-		{"QP smaller than asked", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) (
+		{"QP smaller than asked", rpc.OpCreateQP, func(l *liar, h rpc.Header, msg []byte, fds []int) (
 			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{2}, abi.QPSQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"QP ring outside its memory", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+		{"QP ring outside its memory", rpc.OpCreateQP, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{0, 0, 1}, abi.QPRQOff))(l.t)
 			return msg, fds
 		}, nil},
-		{"SRQ with the memory of a QP", abi.OpCreateSRQ, word(abi.QPMagic, abi.MagicQP), nil},
-		{"SRQ of another handle", abi.OpCreateSRQ, word(abi.QPNum, 2), nil},
-		{"SRQ smaller than asked", abi.OpCreateSRQ, word(abi.QPRQSize, 2), nil},
-		{"SRQ of no size", abi.OpCreateSRQ, word(abi.QPRQSize, 0), nil},
-		{"SRQ with a stride for less", abi.OpCreateSRQ, word(abi.QPRQStride, 32), nil},
-		{"SRQ ring outside its memory", abi.OpCreateSRQ, word(abi.QPRQOff, 1<<20), nil},
-		{"SRQ that has taken more than was posted", abi.OpCreateSRQ, word(abi.QPRQHead, 1), nil},
-		{"SRQ with a bell past the last", abi.OpCreateSRQ, func(l *liar, h abi.Header, msg []byte,
+		{"SRQ with the memory of a QP", rpc.OpCreateSRQ, word(abi.QPMagic, abi.MagicQP), nil},
+		{"SRQ of another handle", rpc.OpCreateSRQ, word(abi.QPNum, 2), nil},
+		{"SRQ smaller than asked", rpc.OpCreateSRQ, word(abi.QPRQSize, 2), nil},
+		{"SRQ of no size", rpc.OpCreateSRQ, word(abi.QPRQSize, 0), nil},
+		{"SRQ with a stride for less", rpc.OpCreateSRQ, word(abi.QPRQStride, 32), nil},
+		{"SRQ ring outside its memory", rpc.OpCreateSRQ, word(abi.QPRQOff, 1<<20), nil},
+		{"SRQ that has taken more than was posted", rpc.OpCreateSRQ, word(abi.QPRQHead, 1), nil},
+		{"SRQ with a bell past the last", rpc.OpCreateSRQ, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
-			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 64, MaxWR: 4, MaxSGE: 2}), fds
+			return reply(h, 0, &rpc.CreateSRQReply{SRQ: 1, Bell: 64, MaxWR: 4, MaxSGE: 2}), fds
 		}, nil},
-		{"QP of a handle that is another's", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+		{"QP of a handle that is another's", rpc.OpCreateQP, func(l *liar, h rpc.Header, msg []byte,
 			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{1}, abi.QPNum))(l.t)
-			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 1, Bell: 3}), fds
+			return reply(h, 0, &rpc.CreateQPReply{QP: 1, QPN: 1, Bell: 3}), fds
 		}, nil},
-		{"QP without a receive queue", abi.OpCreateQP, word(abi.QPRQSize, 0), nil},
-		{"rows that are no rows", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) (
+		{"QP without a receive queue", rpc.OpCreateQP, word(abi.QPRQSize, 0), nil},
+		{"rows that are no rows", rpc.OpList, func(l *liar, h rpc.Header, _ []byte, _ []int) (
 			[]byte, []int) {
-			r := &abi.ListReply{Len: 5}
+			r := &rpc.ListReply{Len: 5}
 			copy(r.Data[:], "hello")
 			return reply(h, 0, r), nil
 		}, list},
-		{"more rows than there is room for", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) (
+		{"more rows than there is room for", rpc.OpList, func(l *liar, h rpc.Header, _ []byte, _ []int) (
 			[]byte, []int) {
-			return reply(h, 0, &abi.ListReply{Len: 1 << 31}), nil
+			return reply(h, 0, &rpc.ListReply{Len: 1 << 31}), nil
 		}, list},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			checkLeaks(t)
-			c, err := shm.Dial(lie(t, func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
+			c, err := shm.Dial(lie(t, func(l *liar, h rpc.Header, body []byte) ([]byte, []int) {
 				msg, fds := honest(l, h, body)
 				if h.Op == tt.op && tt.lie != nil {
 					return tt.lie(l, h, msg, fds)

@@ -8,16 +8,16 @@ import (
 	"iter"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // rows pages through an answer of rows.
-func (c *Client) rows(ctx context.Context, op abi.Op, what string,
+func (c *Client) rows(ctx context.Context, op rpc.Op, what string,
 	kind uint32) iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
-		req := &abi.ListRequest{Kind: kind}
+		req := &rpc.ListRequest{Kind: kind}
 		for {
-			rep := &abi.ListReply{}
+			rep := &rpc.ListReply{}
 			_, err := c.rpcWithin(ctx, op, what, req, rep, -1)
 			if ce, ok := errors.AsType[*CallError](err); ok && ce.Errno == syscall.EINVAL {
 				ce.Errno = syscall.EOPNOTSUPP // an older daemon has no list of that kind
@@ -45,7 +45,7 @@ func (c *Client) rows(ctx context.Context, op abi.Op, what string,
 				return
 			}
 			// Another one: a call that was given up may still be read.
-			req = &abi.ListRequest{Kind: kind, Cursor: rep.Next}
+			req = &rpc.ListRequest{Kind: kind, Cursor: rep.Next}
 		}
 	}
 }
@@ -62,7 +62,7 @@ func collect(rows iter.Seq2[json.RawMessage, error]) (all []json.RawMessage, err
 }
 
 // parseRows takes the rows out of one reply: JSON objects, each ended by a newline.
-func parseRows(rep *abi.ListReply) ([]json.RawMessage, error) {
+func parseRows(rep *rpc.ListReply) ([]json.RawMessage, error) {
 	if rep.Len > uint32(len(rep.Data)) {
 		return nil, errCorrupt("%d octets of rows in a reply for %d", rep.Len, len(rep.Data))
 	}

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A buffer is memory of this process that the daemon has mapped too.
@@ -44,13 +44,13 @@ func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
 			all.Release()
 		}
 	}()
-	var rep abi.AddMemReply
-	if _, err := d.c.rpc(abi.OpAddMem, "lend a buffer", &abi.AddMemRequest{}, &rep, fd); err != nil {
+	var rep rpc.AddMemReply
+	if _, err := d.c.rpc(rpc.OpAddMem, "lend a buffer", &rpc.AddMemRequest{}, &rep, fd); err != nil {
 		return nil, err
 	}
 	b := &buffer{d: d, mem: rep.Mem, all: all, b: all.Mem[:size:size]}
 	if err := add(d, d.bufs, b, struct{}{}); err != nil {
-		_ = d.c.callHandle(abi.OpDelMem, "return a buffer", rep.Mem) // err says more
+		_ = d.c.callHandle(rpc.OpDelMem, "return a buffer", rep.Mem) // err says more
 		return nil, err
 	}
 	return b, nil
@@ -69,7 +69,7 @@ func (b *buffer) Close() error {
 	if b.mrs != 0 {
 		return fmt.Errorf("shm: buffer has %d memory regions: %w", b.mrs, rdma.ErrBusy)
 	}
-	if err := b.d.c.callHandle(abi.OpDelMem, "return a buffer", b.mem); err != nil &&
+	if err := b.d.c.callHandle(rpc.OpDelMem, "return a buffer", b.mem); err != nil &&
 		b.d.c.gone() == nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	var rep abi.AllocPDReply
-	if err := d.c.call(abi.OpAllocPD, "allocate PD", &abi.AllocPDRequest{Ctx: d.ctx},
+	var rep rpc.AllocPDReply
+	if err := d.c.call(rpc.OpAllocPD, "allocate PD", &rpc.AllocPDRequest{Ctx: d.ctx},
 		&rep); err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 		ahs: make(map[*addressHandle]struct{}),
 	}
 	if err := add(d, d.pds, pd, struct{}{}); err != nil {
-		_ = d.c.callHandle(abi.OpDeallocPD, "free PD", rep.PD) // err says more
+		_ = d.c.callHandle(rpc.OpDeallocPD, "free PD", rep.PD) // err says more
 		return nil, err
 	}
 	return pd, nil
@@ -151,7 +151,7 @@ func (pd *protDomain) Close() error {
 		return fmt.Errorf("shm: PD has %d memory regions, %d windows, %d SRQs and %d address handles: %w",
 			mrs, mws, srqs, ahs, rdma.ErrBusy)
 	}
-	if err := pd.d.c.callHandle(abi.OpDeallocPD, "free PD", pd.handle); err != nil &&
+	if err := pd.d.c.callHandle(rpc.OpDeallocPD, "free PD", pd.handle); err != nil &&
 		pd.d.c.gone() == nil {
 		return err
 	}
@@ -226,9 +226,9 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 			"AllocBuffer)")
 	}
 	addr := addrOf(b)
-	mr, err := pd.newMR(buf, b, access, abi.OpRegMR, "register memory", &abi.RegMRRequest{
+	mr, err := pd.newMR(buf, b, access, rpc.OpRegMR, "register memory", &rpc.RegMRRequest{
 		PD: pd.handle, Access: uint32(access), Addr: addr, IOVA: addr,
-		Length: uint64(len(b)), Offset: off, Mode: abi.ModeShared, Mem: buf.mem,
+		Length: uint64(len(b)), Offset: off, Mode: rpc.ModeShared, Mem: buf.mem,
 	})
 	if err != nil {
 		buf.release()
@@ -238,14 +238,14 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 }
 
 // newMR asks for a region over b of buf, both nil for one without memory.
-func (pd *protDomain) newMR(buf *buffer, b []byte, access rdma.Access, op abi.Op, what string,
-	req abi.Message) (rdma.MR, error) {
+func (pd *protDomain) newMR(buf *buffer, b []byte, access rdma.Access, op rpc.Op, what string,
+	req rpc.Message) (rdma.MR, error) {
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
-	var rep abi.RegMRReply
+	var rep rpc.RegMRReply
 	if err := pd.d.c.call(op, what, req, &rep); err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (mr *memRegion) Close() error {
 	if mr.closed {
 		return nil
 	}
-	err := mr.pd.d.c.callHandle(abi.OpDeregMR, "deregister memory", mr.handle)
+	err := mr.pd.d.c.callHandle(rpc.OpDeregMR, "deregister memory", mr.handle)
 	var ce *CallError
 	if errors.As(err, &ce) {
 		return err

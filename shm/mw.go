@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A memWindow implements rdma.MW.
@@ -29,8 +29,8 @@ func (pd *protDomain) AllocMW(typ rdma.MWType) (rdma.MW, error) {
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
-	var rep abi.AllocMWReply
-	if err := pd.d.c.call(abi.OpAllocMW, "allocate memory window", &abi.AllocMWRequest{PD: pd.handle,
+	var rep rpc.AllocMWReply
+	if err := pd.d.c.call(rpc.OpAllocMW, "allocate memory window", &rpc.AllocMWRequest{PD: pd.handle,
 		Type: uint32(typ)}, &rep); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (mw *memWindow) Close() error {
 	if mw.closed {
 		return nil
 	}
-	err := mw.pd.d.c.callHandle(abi.OpDeallocMW, "free memory window", mw.handle)
+	err := mw.pd.d.c.callHandle(rpc.OpDeallocMW, "free memory window", mw.handle)
 	var ce *CallError
 	if errors.As(err, &ce) {
 		return err
@@ -70,6 +70,6 @@ func (pd *protDomain) AllocMR(maxLen uint64) (rdma.MR, error) {
 	if err := pd.d.usable(); err != nil {
 		return nil, err
 	}
-	return pd.newMR(nil, nil, 0, abi.OpAllocMR, "allocate memory region", &abi.AllocMRRequest{
+	return pd.newMR(nil, nil, 0, rpc.OpAllocMR, "allocate memory region", &rpc.AllocMRRequest{
 		PD: pd.handle, MaxLen: maxLen})
 }

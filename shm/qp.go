@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A queuePair implements rdma.QP. Lock order: compQueue.mu, then sqMu or that of a receiver; sqMu
@@ -80,8 +81,8 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 			return nil, errInvalid("QP with a count of %d", n)
 		}
 	}
-	req := &abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle,
-		Caps: abi.QPCaps{
+	req := &rpc.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle,
+		Caps: rpc.QPCaps{
 			MaxSendWR: uint32(max(cfg.MaxSendWR, 1)), MaxRecvWR: uint32(max(cfg.MaxRecvWR, 1)),
 			MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
 			MaxInline: uint32(cfg.MaxInline),
@@ -90,7 +91,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 		req.SRQ, req.Caps.MaxRecvWR, req.Caps.MaxRecvSGE = srq.handle, 0, 0
 	}
 	if cfg.SignalAll {
-		req.Flags |= abi.CreateQPSigAll
+		req.Flags |= rpc.CreateQPSigAll
 	}
 	if cfg.Type != rdma.RC { // 0 is RC to daemons of any version
 		req.Type = uint32(cfg.Type)
@@ -100,8 +101,8 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
-	var rep abi.CreateQPReply
-	fds, err := d.c.rpc(abi.OpCreateQP, "create QP", req, &rep, -1)
+	var rep rpc.CreateQPReply
+	fds, err := d.c.rpc(rpc.OpCreateQP, "create QP", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +124,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 
 // newQueuePair checks what the daemon has made against what was asked for.
 func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig,
-	req *abi.CreateQPRequest, rep *abi.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
+	req *rpc.CreateQPRequest, rep *rpc.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
 	m, err := ring.OpenClientQP(mem.Mem)
 	if err != nil {
 		return nil, err
@@ -227,8 +228,8 @@ var iwarpStates = [...]rdma.QPState{
 
 // Abort implements rdma.QP.
 func (q *queuePair) Abort() error {
-	req := &abi.ModifyQPRequest{QP: q.handle, Mask: abi.ModifyQPState, State: abi.StateErr}
-	return q.d.c.call(abi.OpModifyQP, "abort QP", req, &abi.Empty{})
+	req := &rpc.ModifyQPRequest{QP: q.handle, Mask: rpc.ModifyQPState, State: abi.StateErr}
+	return q.d.c.call(rpc.OpModifyQP, "abort QP", req, &rpc.Empty{})
 }
 
 // Close implements rdma.QP. Completions that have not been polled are lost; a connection ends.
@@ -244,7 +245,7 @@ func (q *queuePair) Close() error {
 	if cn != nil {
 		cn.closing.Store(true)
 	}
-	if err := q.d.c.destroy(abi.OpDestroyQP, "destroy QP", q.handle); err != nil {
+	if err := q.d.c.destroy(rpc.OpDestroyQP, "destroy QP", q.handle); err != nil {
 		return err
 	}
 	q.done = true

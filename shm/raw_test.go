@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -24,7 +25,7 @@ func connectRaw(t *testing.T, h *host, n *node) *rawPeer {
 	ctx := r.Ctx(0)
 	r.pd = r.PD(ctx)
 	r.cq = r.CQ(ctx, 64, 0)
-	r.qp = r.QP(r.pd, r.cq, r.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2})
+	r.qp = r.QP(r.pd, r.cq, r.cq, rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2})
 	r.channel, _ = r.CM()
 	r.id = r.ID(r.channel)
 
@@ -39,15 +40,15 @@ func connectRaw(t *testing.T, h *host, n *node) *rawPeer {
 		}
 		done <- err
 	}()
-	src := abi.MakeSockAddr(netip.MustParseAddrPort("10.9.0.1:0"))
-	r.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: r.id, Src: src,
-		Dst: abi.MakeSockAddr(l.Addr())}, nil)
-	r.WantEvent(r.channel, abi.EvAddrResolved)
-	r.Must(abi.OpCMResolveRoute, &abi.CMResolveRouteRequest{ID: r.id}, nil)
-	r.WantEvent(r.channel, abi.EvRouteResolved)
-	r.Must(abi.OpCMConnect, &abi.CMConnectRequest{ID: r.id, PD: r.pd, Param: abi.ConnParam{
+	src := rpc.MakeSockAddr(netip.MustParseAddrPort("10.9.0.1:0"))
+	r.Must(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: r.id, Src: src,
+		Dst: rpc.MakeSockAddr(l.Addr())}, nil)
+	r.WantEvent(r.channel, rpc.EvAddrResolved)
+	r.Must(rpc.OpCMResolveRoute, &rpc.CMResolveRouteRequest{ID: r.id}, nil)
+	r.WantEvent(r.channel, rpc.EvRouteResolved)
+	r.Must(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: r.id, PD: r.pd, Param: rpc.ConnParam{
 		QPN: r.qp.QPN}}, nil)
-	r.WantEvent(r.channel, abi.EvEstablished)
+	r.WantEvent(r.channel, rpc.EvEstablished)
 	check(t, <-done)
 	return r
 }
@@ -98,8 +99,8 @@ func TestClientPeerViolates(t *testing.T) {
 			check(r.T, r.Send([]byte("garbage")))
 		},
 		"a descriptor where none belongs": func(r *rawPeer) {
-			check(r.T, r.Send(abi.AppendMessage(nil, abi.Header{Op: abi.OpAllocPD, Seq: 99},
-				&abi.AllocPDRequest{Ctx: 1}), r.Bell))
+			check(r.T, r.Send(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpAllocPD, Seq: 99},
+				&rpc.AllocPDRequest{Ctx: 1}), r.Bell))
 		},
 		"death": func(r *rawPeer) { check(r.T, r.Conn.CloseWrite()) },
 	} {

@@ -5,6 +5,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // This file has Writes, Reads and atomic operations of the direct path, to memory that is lent
@@ -64,8 +65,8 @@ func (d *directPath) move(w *abi.SendWQE, octets uint64) bool {
 // Keys implements ring.PeerMemory.
 func (d *directPath) Keys() (*ring.PairKeys, bool) {
 	c := d.qp.d.c
-	fds, err := c.rpc(abi.OpDirectKeys, "ask for keys", &abi.HandleRequest{Handle: d.qp.handle},
-		&abi.Empty{}, -1)
+	fds, err := c.rpc(rpc.OpDirectKeys, "ask for keys", &rpc.HandleRequest{Handle: d.qp.handle},
+		&rpc.Empty{}, -1)
 	if err != nil {
 		return nil, false
 	}
@@ -84,8 +85,8 @@ func (d *directPath) Keys() (*ring.PairKeys, bool) {
 
 // Map implements ring.PeerMemory.
 func (d *directPath) Map(n uint32) (octets []byte, free func(), ok bool) {
-	fds, err := d.qp.d.c.rpc(abi.OpDirectMem, "ask for a peer's memory",
-		&abi.DirectMemRequest{QP: d.qp.handle, Mem: n}, &abi.Empty{}, -1)
+	fds, err := d.qp.d.c.rpc(rpc.OpDirectMem, "ask for a peer's memory",
+		&rpc.DirectMemRequest{QP: d.qp.handle, Mem: n}, &rpc.Empty{}, -1)
 	if err != nil {
 		return nil, nil, false
 	}

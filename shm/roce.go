@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // This file has what devices of RoCE have beside those of iWARP.
@@ -17,9 +18,9 @@ func (d *Device) GID(index int) (rdma.GIDEntry, error) {
 		return rdma.GIDEntry{}, errInvalid("GID %d of device %s, which has %d", index, d.attr.Name,
 			d.attr.GIDs)
 	}
-	var rep abi.QueryGIDReply
-	req := &abi.QueryGIDRequest{Device: d.index, Port: 1, Index: uint32(index)}
-	if err := d.c.call(abi.OpQueryGID, "query GID", req, &rep); err != nil {
+	var rep rpc.QueryGIDReply
+	req := &rpc.QueryGIDRequest{Device: d.index, Port: 1, Index: uint32(index)}
+	if err := d.c.call(rpc.OpQueryGID, "query GID", req, &rep); err != nil {
 		return rdma.GIDEntry{}, err
 	}
 	return rdma.GIDEntry{GID: rep.GID, Type: rdma.GIDType(rep.Type)}, nil
@@ -27,9 +28,9 @@ func (d *Device) GID(index int) (rdma.GIDEntry, error) {
 
 // queryPort completes the attributes of a RoCE device.
 func (d *Device) queryPort() error {
-	var rep abi.QueryPortReply
-	req := &abi.QueryPortRequest{Device: d.index, Port: 1}
-	if err := d.c.call(abi.OpQueryPort, "query port", req, &rep); err != nil {
+	var rep rpc.QueryPortReply
+	req := &rpc.QueryPortRequest{Device: d.index, Port: 1}
+	if err := d.c.call(rpc.OpQueryPort, "query port", req, &rep); err != nil {
 		return err
 	}
 	if m := rdma.MTU(rep.ActiveMTU); uint32(m) == rep.ActiveMTU && m.Octets() != 0 {
@@ -72,9 +73,9 @@ func (pd *protDomain) tryAH(attr *rdma.AHAttr) (rdma.AH, error) {
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
-	var rep abi.CreateAHReply
-	req := &abi.CreateAHRequest{PD: pd.handle, Attr: ringAH(attr)}
-	if err := pd.d.c.try(abi.OpCreateAH, createAH, req, &rep); err != nil {
+	var rep rpc.CreateAHReply
+	req := &rpc.CreateAHRequest{PD: pd.handle, Attr: ringAH(attr)}
+	if err := pd.d.c.try(rpc.OpCreateAH, createAH, req, &rep); err != nil {
 		return nil, err
 	}
 	ah := &addressHandle{pd: pd, attr: *attr, handle: rep.AH, key: rep.Key}
@@ -107,7 +108,7 @@ func (ah *addressHandle) Close() error {
 	if ah.closed {
 		return nil
 	}
-	err := ah.pd.d.c.callHandle(abi.OpDestroyAH, "destroy address handle", ah.handle)
+	err := ah.pd.d.c.callHandle(rpc.OpDestroyAH, "destroy address handle", ah.handle)
 	var ce *CallError
 	if errors.As(err, &ce) {
 		return err
@@ -120,27 +121,27 @@ func (ah *addressHandle) Close() error {
 }
 
 // ringAH is a as messages have it, ahAttr the way back.
-func ringAH(a *rdma.AHAttr) abi.AHAttr {
-	r := abi.AHAttr{
+func ringAH(a *rdma.AHAttr) rpc.AHAttr {
+	r := rpc.AHAttr{
 		GID: a.GID, FlowLabel: a.FlowLabel, GIDIndex: a.GIDIndex, HopLimit: a.HopLimit,
 		TrafficClass: a.TrafficClass, SL: a.SL, Port: uint32(a.Port),
 	}
 	if a.Global {
-		r.Flags = abi.AHGlobal
+		r.Flags = rpc.AHGlobal
 	}
 	return r
 }
 
-func ahAttr(a *abi.AHAttr) rdma.AHAttr {
+func ahAttr(a *rpc.AHAttr) rdma.AHAttr {
 	return rdma.AHAttr{
 		GID: a.GID, FlowLabel: a.FlowLabel, GIDIndex: a.GIDIndex, HopLimit: a.HopLimit,
-		TrafficClass: a.TrafficClass, SL: a.SL, Port: uint8(a.Port), Global: a.Flags&abi.AHGlobal != 0,
+		TrafficClass: a.TrafficClass, SL: a.SL, Port: uint8(a.Port), Global: a.Flags&rpc.AHGlobal != 0,
 	}
 }
 
 // Modify implements rdma.QP.
 func (q *queuePair) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
-	req := &abi.ModifyQPRequest{QP: q.handle, Mask: uint32(mask)}
+	req := &rpc.ModifyQPRequest{QP: q.handle, Mask: uint32(mask)}
 	var ok bool
 	if mask&rdma.AttrState != 0 {
 		if req.State, ok = q.ringState(attr.State); !ok {
@@ -167,7 +168,7 @@ func (q *queuePair) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
 		return errInvalid("modify QP %d with attributes %#x: a QP of iWARP has its state only", q.num,
 			uint32(mask))
 	}
-	if err := q.d.c.call(abi.OpModifyQP, "modify QP", req, &abi.Empty{}); err != nil {
+	if err := q.d.c.call(rpc.OpModifyQP, "modify QP", req, &rpc.Empty{}); err != nil {
 		return err
 	}
 	if q.d.attr.RoCE && mask&rdma.AttrState != 0 {
@@ -224,8 +225,8 @@ func (q *queuePair) reset() error {
 
 // Query implements rdma.QP.
 func (q *queuePair) Query() (rdma.QPAttr, error) {
-	var rep abi.QueryQPReply
-	if err := q.d.c.callReply(abi.OpQueryQP, "query QP", q.handle, &rep); err != nil {
+	var rep rpc.QueryQPReply
+	if err := q.d.c.callReply(rpc.OpQueryQP, "query QP", q.handle, &rep); err != nil {
 		return rdma.QPAttr{}, err
 	}
 	a := &rep.Attr
@@ -241,17 +242,17 @@ func (q *queuePair) Query() (rdma.QPAttr, error) {
 
 // AttachMulticast implements rdma.QP.
 func (q *queuePair) AttachMulticast(group rdma.GID) error {
-	return q.mcast(abi.OpAttachMcast, "attach a QP to a multicast group", group)
+	return q.mcast(rpc.OpAttachMcast, "attach a QP to a multicast group", group)
 }
 
 // DetachMulticast implements rdma.QP.
 func (q *queuePair) DetachMulticast(group rdma.GID) error {
-	return q.mcast(abi.OpDetachMcast, "detach a QP from a multicast group", group)
+	return q.mcast(rpc.OpDetachMcast, "detach a QP from a multicast group", group)
 }
 
-func (q *queuePair) mcast(op abi.Op, what string, group rdma.GID) error {
+func (q *queuePair) mcast(op rpc.Op, what string, group rdma.GID) error {
 	if q.cfg.Type != rdma.UD {
 		return errInvalid("%s: QP %d is one of %v, not of UD", what, q.num, q.cfg.Type)
 	}
-	return q.d.c.call(op, what, &abi.AttachMcastRequest{QP: q.handle, GID: group}, &abi.Empty{})
+	return q.d.c.call(op, what, &rpc.AttachMcastRequest{QP: q.handle, GID: group}, &rpc.Empty{})
 }

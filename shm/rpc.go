@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // maxReplyFDs is the most descriptors that a reply carries (HELLO, CREATE_CHAN).
@@ -22,9 +22,9 @@ const maxReplyFDs = 2
 
 // A call is one request, and what becomes of it.
 type call struct {
-	op       abi.Op
+	op       rpc.Op
 	what     string // for errors
-	req, rep abi.Message
+	req, rep rpc.Message
 	fd       int // a descriptor that goes with it; -1: none
 	// got is called when the reply has come, or none will, in the order of the calls of all, with no
 	// lock of the Client's held; nil: nothing. It must not wait nor call the daemon.
@@ -53,13 +53,13 @@ type queuedCall struct {
 // rpc sends one request with the descriptor fd (-1: none) and takes its reply. The daemon answers
 // without waiting for the network. A refusal is a *CallError. The descriptors that come with a
 // success belong to the caller: Op.Gives says how many.
-func (c *Client) rpc(op abi.Op, what string, req, rep abi.Message, fd int) (fds []int, err error) {
+func (c *Client) rpc(op rpc.Op, what string, req, rep rpc.Message, fd int) (fds []int, err error) {
 	return c.rpcWithin(context.Background(), op, what, req, rep, fd)
 }
 
 // rpcWithin is rpc that returns when ctx ends, if there is no reply by then. Descriptors that come
 // later are closed; it is for what gives nothing else that would have to be given back.
-func (c *Client) rpcWithin(ctx context.Context, op abi.Op, what string, req, rep abi.Message,
+func (c *Client) rpcWithin(ctx context.Context, op rpc.Op, what string, req, rep rpc.Message,
 	fd int) (fds []int, err error) {
 	k := &call{op: op, what: what, req: req, rep: rep, fd: fd}
 	if err := c.within(ctx, func() { osmem.CloseFDs(k.fds) }, k); err != nil {
@@ -75,20 +75,20 @@ func (c *Client) rpcWithin(ctx context.Context, op abi.Op, what string, req, rep
 
 // made names the object that rep says was made, and the call that destroys it, if descriptors come
 // with it.
-func made(rep abi.Message) (destroy abi.Op, handle uint32, ok bool) {
+func made(rep rpc.Message) (destroy rpc.Op, handle uint32, ok bool) {
 	switch r := rep.(type) {
-	case *abi.CtxOpenReply:
-		return abi.OpCtxClose, r.Ctx, true
-	case *abi.CreateChanReply:
-		return abi.OpDestroyChan, r.Chan, true
-	case *abi.CMCreateChanReply:
-		return abi.OpCMDestroyChan, r.Chan, true
-	case *abi.CreateCQReply:
-		return abi.OpDestroyCQ, r.CQ, true
-	case *abi.CreateQPReply:
-		return abi.OpDestroyQP, r.QP, true
-	case *abi.CreateSRQReply:
-		return abi.OpDestroySRQ, r.SRQ, true
+	case *rpc.CtxOpenReply:
+		return rpc.OpCtxClose, r.Ctx, true
+	case *rpc.CreateChanReply:
+		return rpc.OpDestroyChan, r.Chan, true
+	case *rpc.CMCreateChanReply:
+		return rpc.OpCMDestroyChan, r.Chan, true
+	case *rpc.CreateCQReply:
+		return rpc.OpDestroyCQ, r.CQ, true
+	case *rpc.CreateQPReply:
+		return rpc.OpDestroyQP, r.QP, true
+	case *rpc.CreateSRQReply:
+		return rpc.OpDestroySRQ, r.SRQ, true
 	}
 	return 0, 0, false
 }
@@ -202,7 +202,7 @@ func (c *Client) exchange(calls []queuedCall) {
 func (c *Client) request(k *call) error {
 	c.seq++
 	k.seq = c.seq
-	c.out = abi.AppendMessage(c.out[:0], abi.Header{Op: k.op, Seq: k.seq}, k.req)
+	c.out = rpc.AppendMessage(c.out[:0], rpc.Header{Op: k.op, Seq: k.seq}, k.req)
 	var rights []byte
 	if k.fd >= 0 {
 		rights = syscall.UnixRights(k.fd)
@@ -257,9 +257,9 @@ func (c *Client) reply(k *call) (fds []int, err error) {
 
 // decodeReply takes apart the reply msg to the request op and seq. rep is filled on success, and
 // where the daemon has another version; why is what else a refusal says.
-func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Header, why string,
+func decodeReply(msg []byte, op rpc.Op, seq uint32, rep rpc.Message) (h rpc.Header, why string,
 	err error) {
-	h, body, err := abi.ParseMessage(msg)
+	h, body, err := rpc.ParseMessage(msg)
 	if err != nil {
 		return h, "", errCorrupt("reply to %v: %v", op, err)
 	}
@@ -270,15 +270,15 @@ func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Head
 	if h.Status > 0 || h.Status < -4095 {
 		return h, "", errCorrupt("reply to %v with status %d", op, h.Status)
 	}
-	var refusal abi.Refusal
-	otherVersion := op == abi.OpHello && h.Status == -int32(syscall.EPROTONOSUPPORT)
+	var refusal rpc.Refusal
+	otherVersion := op == rpc.OpHello && h.Status == -int32(syscall.EPROTONOSUPPORT)
 	if h.Status != 0 && !otherVersion {
 		rep = &refusal
 	}
-	if err := abi.Decode(body, rep); err != nil {
+	if err := rpc.Decode(body, rep); err != nil {
 		return h, "", errCorrupt("reply to %v: %v", op, err)
 	}
-	return h, printable(abi.CString(refusal.Why[:])), nil
+	return h, printable(rpc.CString(refusal.Why[:])), nil
 }
 
 // printable is s without what a terminal would obey.
@@ -301,7 +301,7 @@ func (c *Client) lost(err error) error {
 }
 
 // call is rpc without descriptors, and waits for what the daemon looks for on the network.
-func (c *Client) call(op abi.Op, what string, req, rep abi.Message) error {
+func (c *Client) call(op rpc.Op, what string, req, rep rpc.Message) error {
 	return untilKnown(what, func() error { return c.try(op, what, req, rep) })
 }
 
@@ -330,26 +330,26 @@ func untilKnown(what string, try func() error) error {
 }
 
 // try is rpc without descriptors. EINPROGRESS: the daemon looks for something on the network.
-func (c *Client) try(op abi.Op, what string, req, rep abi.Message) error {
+func (c *Client) try(op rpc.Op, what string, req, rep rpc.Message) error {
 	_, err := c.rpc(op, what, req, rep, -1)
 	return err
 }
 
 // callHandle asks for something to be done to one object; the reply is a status.
-func (c *Client) callHandle(op abi.Op, what string, handle uint32) error {
-	return c.call(op, what, &abi.HandleRequest{Handle: handle}, &abi.Empty{})
+func (c *Client) callHandle(op rpc.Op, what string, handle uint32) error {
+	return c.call(op, what, &rpc.HandleRequest{Handle: handle}, &rpc.Empty{})
 }
 
 // callReply asks one object for something.
-func (c *Client) callReply(op abi.Op, what string, handle uint32, rep abi.Message) error {
-	return c.call(op, what, &abi.HandleRequest{Handle: handle}, rep)
+func (c *Client) callReply(op rpc.Op, what string, handle uint32, rep rpc.Message) error {
+	return c.call(op, what, &rpc.HandleRequest{Handle: handle}, rep)
 }
 
 // destroy is callHandle for the end of an object: what a session that is over held has gone
 // already.
-func (c *Client) destroy(op abi.Op, what string, handle uint32) error {
-	var rep abi.DestroyReply
-	err := c.call(op, what, &abi.HandleRequest{Handle: handle}, &rep)
+func (c *Client) destroy(op rpc.Op, what string, handle uint32) error {
+	var rep rpc.DestroyReply
+	err := c.call(op, what, &rpc.HandleRequest{Handle: handle}, &rep)
 	if c.gone() != nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // What comes with a reply for which nobody waits any more is closed.
@@ -37,15 +37,15 @@ func TestLateDescriptors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	go func() {
-		_, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", &abi.HelloRequest{}, &abi.HelloReply{}, -1)
+		_, err := c.rpcWithin(ctx, rpc.OpHello, "HELLO", &rpc.HelloRequest{}, &rpc.HelloReply{}, -1)
 		failed <- err
 	}()
-	msg := make([]byte, abi.MaxMessage)
+	msg := make([]byte, rpc.MaxMessage)
 	n, err := daemon.Read(msg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, _, err := abi.ParseMessage(msg[:n])
+	h, _, err := rpc.ParseMessage(msg[:n])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestLateDescriptors(t *testing.T) {
 	}
 	defer r.Close()
 	fd := int(w.Fd())
-	reply := abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq}, &abi.HelloReply{})
+	reply := rpc.AppendMessage(nil, rpc.Header{Op: h.Op, Seq: h.Seq}, &rpc.HelloReply{})
 	if _, _, err := daemon.WriteMsgUnix(reply, syscall.UnixRights(fd, fd), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A sharedQueue implements rdma.SRQ.
@@ -31,7 +32,7 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 	if cfg.MaxWR < 0 || cfg.MaxWR > abi.MaxDepth || cfg.MaxSGE < 0 || cfg.MaxSGE > abi.MaxSGE {
 		return nil, errInvalid("SRQ of %d receives with %d SGEs", cfg.MaxWR, cfg.MaxSGE)
 	}
-	req := &abi.CreateSRQRequest{
+	req := &rpc.CreateSRQRequest{
 		PD: pd.handle, MaxWR: uint32(max(cfg.MaxWR, 1)), MaxSGE: uint32(max(cfg.MaxSGE, 1)),
 		MaxPerQP: int32(min(max(cfg.MaxPerQP, -1), math.MaxInt32)),
 	}
@@ -40,8 +41,8 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
-	var rep abi.CreateSRQReply
-	fds, err := d.c.rpc(abi.OpCreateSRQ, "create SRQ", req, &rep, -1)
+	var rep rpc.CreateSRQReply
+	fds, err := d.c.rpc(rpc.OpCreateSRQ, "create SRQ", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +83,14 @@ func (q *sharedQueue) SetLimit(n int) error {
 	if n < 0 || n > q.cfg.MaxWR {
 		return errInvalid("limit of %d for an SRQ of %d receives", n, q.cfg.MaxWR)
 	}
-	req := &abi.ModifySRQRequest{SRQ: q.handle, Mask: abi.ModifySRQLimit, Limit: uint32(n)}
-	return q.d.c.call(abi.OpModifySRQ, "set the limit of an SRQ", req, &abi.Empty{})
+	req := &rpc.ModifySRQRequest{SRQ: q.handle, Mask: rpc.ModifySRQLimit, Limit: uint32(n)}
+	return q.d.c.call(rpc.OpModifySRQ, "set the limit of an SRQ", req, &rpc.Empty{})
 }
 
 // Limit implements rdma.SRQ.
 func (q *sharedQueue) Limit() (int, error) {
-	var rep abi.QuerySRQReply
-	if err := q.d.c.call(abi.OpQuerySRQ, "query SRQ", &abi.HandleRequest{Handle: q.handle},
+	var rep rpc.QuerySRQReply
+	if err := q.d.c.call(rpc.OpQuerySRQ, "query SRQ", &rpc.HandleRequest{Handle: q.handle},
 		&rep); err != nil {
 		return 0, err
 	}
@@ -103,7 +104,7 @@ func (q *sharedQueue) Close() error {
 	if q.mem == nil {
 		return nil
 	}
-	if err := q.d.c.destroy(abi.OpDestroySRQ, "destroy SRQ", q.handle); err != nil {
+	if err := q.d.c.destroy(rpc.OpDestroySRQ, "destroy SRQ", q.handle); err != nil {
 		return err
 	}
 	q.pd.mu.Lock()

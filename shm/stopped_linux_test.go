@@ -17,7 +17,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -28,7 +28,7 @@ type stopper struct {
 	path string
 
 	mu      sync.Mutex
-	at      abi.Op        // +checklocks:mu
+	at      rpc.Op        // +checklocks:mu
 	stopped chan struct{} // closed when a request of at has come
 	resume  chan struct{} // closed when it may go on
 }
@@ -65,7 +65,7 @@ func newStopper(t testing.TB, daemon string) *stopper {
 func relay(to, from *net.UnixConn, look func(msg []byte)) {
 	defer to.Close()
 	defer from.Close()
-	buf, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
+	buf, oob := make([]byte, rpc.MaxMessage), make([]byte, 64)
 	for {
 		n, oobn, _, _, err := from.ReadMsgUnix(buf, oob)
 		if err != nil || n == 0 {
@@ -90,7 +90,7 @@ func relay(to, from *net.UnixConn, look func(msg []byte)) {
 
 // look waits at a request that is to be stopped.
 func (s *stopper) look(msg []byte) {
-	h, _, err := abi.ParseMessage(msg)
+	h, _, err := rpc.ParseMessage(msg)
 	s.mu.Lock()
 	stop := err == nil && s.stopped != nil && h.Op == s.at
 	stopped, resume := s.stopped, s.resume
@@ -105,7 +105,7 @@ func (s *stopper) look(msg []byte) {
 }
 
 // stopAt stops the daemon when it is asked for op; what it returns is closed then.
-func (s *stopper) stopAt(op abi.Op) <-chan struct{} {
+func (s *stopper) stopAt(op rpc.Op) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at, s.stopped, s.resume = op, make(chan struct{}), make(chan struct{})
@@ -124,7 +124,7 @@ func (s *stopper) goOn() {
 
 // endsWithContext makes call and, when the daemon has stopped at op, ends its context: call must
 // return that error though the daemon is still stopped.
-func (s *stopper) endsWithContext(op abi.Op, call func(context.Context) error) {
+func (s *stopper) endsWithContext(op rpc.Op, call func(context.Context) error) {
 	s.t.Helper()
 	stopped := s.stopAt(op)
 	ctx, cancel := context.WithCancel(testContext(s.t))
@@ -150,7 +150,7 @@ func (s *stopper) endsWithContext(op abi.Op, call func(context.Context) error) {
 func TestClientStoppedDial(t *testing.T) {
 	h := newHost(t)
 	s := newStopper(t, h.path)
-	s.endsWithContext(abi.OpHello, func(ctx context.Context) error {
+	s.endsWithContext(rpc.OpHello, func(ctx context.Context) error {
 		c, err := shm.DialContext(ctx, s.path)
 		if err == nil {
 			c.Close()
@@ -168,7 +168,7 @@ func TestClientStopped(t *testing.T) {
 	b := newNode(t, h.open("loop1"), 4)
 	idle := h.ids()
 	l := must(b.dev.Listen(addrPort(b, 0), 4))(t)
-	for _, op := range []abi.Op{abi.OpCMCreateID, abi.OpCMSetOption, abi.OpCMResolveAddr} {
+	for _, op := range []rpc.Op{rpc.OpCMCreateID, rpc.OpCMSetOption, rpc.OpCMResolveAddr} {
 		s.endsWithContext(op, func(ctx context.Context) error {
 			_, err := a.dev.Connect(ctx, a.qp, l.Addr(), rdma.ConnParam{Extensions: true})
 			return err
@@ -180,12 +180,12 @@ func TestClientStopped(t *testing.T) {
 	connect(t, a, b)
 
 	for range 2 {
-		s.endsWithContext(abi.OpGetAsyncEvent, func(ctx context.Context) error {
+		s.endsWithContext(rpc.OpGetAsyncEvent, func(ctx context.Context) error {
 			_, err := a.dev.NextAsyncEvent(ctx)
 			return err
 		})
 		// An event that the call brings which was given up is the next one's.
-		h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventPortActive)})
+		h.loop.Async(rpc.AsyncEvent{Type: uint32(rdma.EventPortActive)})
 		s.goOn()
 		if ev := must(a.dev.NextAsyncEvent(testContext(t)))(t); ev.Type != rdma.EventPortActive {
 			t.Errorf("event %v", ev.Type)
@@ -206,7 +206,7 @@ func TestClientStoppedAccept(t *testing.T) {
 		_, err := a.dev.Connect(testContext(t), a.qp, l.Addr(), rdma.ConnParam{})
 		connected <- err
 	}()
-	s.endsWithContext(abi.OpCMAccept, func(ctx context.Context) error {
+	s.endsWithContext(rpc.OpCMAccept, func(ctx context.Context) error {
 		r, err := l.Next(ctx)
 		if err == nil {
 			_, err = r.Accept(ctx, b.qp, rdma.ConnParam{})

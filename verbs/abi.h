@@ -1,4 +1,4 @@
-/* Generated from shm/abi by go generate; do not edit. */
+/* Generated from shm/abi and shm/rpc by go generate; do not edit. */
 /*
  * The ABI between the daemon and a program: the layout of shared memory, and the messages of the
  * control socket.

@@ -1,4 +1,4 @@
-/* Generated from shm/abi by go generate; do not edit. */
+/* Generated from shm/abi and shm/rpc by go generate; do not edit. */
 #ifndef VRNIC_ABI_CM_H
 #define VRNIC_ABI_CM_H
 

@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/verbs/build"
 )
 
@@ -146,19 +147,19 @@ func TestExecOtherVersion(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		b := make([]byte, abi.MaxMessage)
+		b := make([]byte, rpc.MaxMessage)
 		n, err := conn.Read(b)
 		if err != nil {
 			served <- err
 			return
 		}
-		h, _, err := abi.ParseMessage(b[:n])
+		h, _, err := rpc.ParseMessage(b[:n])
 		if err != nil {
 			served <- err
 			return
 		}
 		h.Status = -int32(syscall.EPROTONOSUPPORT)
-		_, err = conn.Write(abi.AppendMessage(nil, h, &abi.HelloReply{Magic: abi.MagicHello,
+		_, err = conn.Write(rpc.AppendMessage(nil, h, &rpc.HelloReply{Magic: abi.MagicHello,
 			Major: abi.Major + 1, Minor: 4}))
 		served <- err
 	}()

@@ -134,10 +134,10 @@ func (s source) structTable(want []string) string {
 	return out.String()
 }
 
-// callTable shows the calls of shm/abi/messages.table, and returns the structs that they have.
+// callTable shows the calls of shm/rpc/messages.table, and returns the structs that they have.
 func callTable(t *testing.T) (table string, structs []string) {
 	t.Helper()
-	const name = "shm/abi/messages.table"
+	const name = "shm/rpc/messages.table"
 	all := files(t)
 	i := slices.IndexFunc(all, func(f file) bool { return f.name == name })
 	if i < 0 {
@@ -227,13 +227,17 @@ var (
 func TestABIDoc(t *testing.T) {
 	const name = "../../docs/abi.md"
 	text := doc(t, "abi.md")
-	abi := packageOf(t, "SessMagic", "shm/abi", "shm")
+	abi, rpc := packageOf(t, "SessMagic", "shm/abi"), packageOf(t, "HelloRequest", "shm/rpc")
 
 	all := text + doc(t, "direct.md")
 	shown := make(map[string]bool)
 	check := func(what, value string) {
 		shown[what] = true
-		if n, ok := abi.constOf(what); !ok || fmt.Sprint(n) != value {
+		n, ok := abi.constOf(what)
+		if !ok {
+			n, ok = rpc.constOf(what)
+		}
+		if !ok || fmt.Sprint(n) != value {
 			t.Errorf("docs/abi.md: %s is %d, not %s", what, n, value)
 		}
 	}
@@ -248,23 +252,24 @@ func TestABIDoc(t *testing.T) {
 	}
 	word := regexp.MustCompile(
 		`^(Sess|QP|SQ|SGE|RQ|CQE?|Chan|Arm|Max|Min|Pair|Dir|Room|Slot|Keys?)[A-Z]`)
-	for _, c := range abi.Scope().Names() {
+	for _, c := range slices.Concat(abi.Scope().Names(), rpc.Scope().Names()) {
 		_, ok := abi.constOf(c)
-		if ok && word.MatchString(c) && !shown[c] && !slices.Contains(notInDoc, c) {
+		_, too := rpc.constOf(c)
+		if (ok || too) && word.MatchString(c) && !shown[c] && !slices.Contains(notInDoc, c) {
 			t.Errorf("docs/abi.md does not show %s", c)
 		}
 	}
 
 	calls, structs := callTable(t)
 	for _, s := range structs {
-		if abi.Scope().Lookup(s) == nil {
+		if rpc.Scope().Lookup(s) == nil {
 			t.Errorf("docs/abi.md: there is no struct %s", s)
 		}
 	}
 
 	written := text
 	parts := map[string]string{
-		"calls": calls, "structs": abi.structTable(structs), "limits": limitTable(t),
+		"calls": calls, "structs": rpc.structTable(structs), "limits": limitTable(t),
 	}
 	for part, table := range parts {
 		begin, end := "<!-- "+part+": written by TestABIDoc -update -->\n", "<!-- end of "+part+" -->"

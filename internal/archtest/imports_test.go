@@ -145,17 +145,18 @@ var layers = map[string][]string{
 
 	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
 	"shm": {std, module + "rdma"},
-	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/ring", module +
-		"shm/osmem",
-		module + "shm/internal/seqpacket"},
-	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
-	"shm/osmem":              {std, sys, module + "shm/abi"},
-	"shm/ring":               {std, module + "rdma", module + "shm/abi", module + "internal/bulk"},
-	"shm/ring/search":        {std, module + "shm/abi"},
-	"shm/abi":                {std, module + "rdma"},
-	"shm/abi/internal/gen":   {std},
+	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/rpc",
+		module + "shm/ring", module + "shm/osmem", module + "shm/internal/seqpacket"},
+	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/rpc",
+		module + "shm/osmem"},
+	"shm/osmem":            {std, sys, module + "shm/abi"},
+	"shm/ring":             {std, module + "rdma", module + "shm/abi", module + "internal/bulk"},
+	"shm/ring/search":      {std, module + "shm/abi"},
+	"shm/rpc":              {std, module + "rdma", module + "shm/abi"},
+	"shm/rpc/internal/gen": {std},
+	"shm/abi":              {std, module + "rdma"},
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
-		module + "shm/ring", module + "shm/osmem"},
+		module + "shm/rpc", module + "shm/ring", module + "shm/osmem"},
 
 	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen, hdr, grpc,
 		kube,
@@ -177,7 +178,7 @@ var layers = map[string][]string{
 	"cmd/vrnic/internal/check":     {std, sys},
 	"cmd/vrnic/internal/adversary": {std},
 	"cmd/vrnic/internal/profile": {std, module + "rdma", module + "vnic", module + "shm/abi",
-		module + "shm/server"},
+		module + "shm/rpc", module + "shm/server"},
 	"cmd/vrnic/internal/usage": {std, cli},
 	"cmd/vrnic/internal/sysfs": {std, sys},
 	// gVisor's compiler of rules to seccomp filters.
@@ -249,6 +250,7 @@ var testsToo = map[string][]string{
 	"verbs/sessiontest": {module + "shm", sys},
 	"shm":               {sys},
 	"shm/server":        {sys},
+	"shm/ring":          {module + "shm/rpc"}, // how deep the queues are
 }
 
 // everyTest is what any test, and any double, may import.
@@ -408,6 +410,8 @@ func TestMayImport(t *testing.T) {
 		{"shm", module + "vnic", false},
 		{"shm", "golang.org/x/sys/unix", false},
 		{"shm/abi", module + "shm/ring", false},
+		{"shm/abi", module + "shm/rpc", false},
+		{"shm/ring", module + "shm/rpc", false},
 		{"shm/server", module + "shm", false},
 		{"shm/osmem", "golang.org/x/sys/unix", true},
 		{"cmd/vrnic", module + "netstack", true},

@@ -1,6 +1,6 @@
-// Package abi is what a daemon and its clients agree on: the layout of shared memory (layout.go,
-// queue.go, wqe.go) and the messages of the control socket (control.go, control_cm.go, codec.go).
-// It is the one place with offsets and numbers. verbs/abi*.h is the same for C.
+// Package abi is the memory that a daemon and its clients share: its layout (layout.go, queue.go)
+// and the requests and completions in it (wqe.go). It is the one place with its offsets and
+// numbers; verbs/abi.h is the same for C. The messages beside it are in package rpc.
 //
 // # Trust
 //
@@ -10,9 +10,6 @@
 //
 // # Evolution
 //
-// A message that is shorter than its struct leaves the rest zero; one that is longer must be zero
-// there. What a struct or the layout has more raises Minor, what is changed there raises Major.
-// Numbers of operations, modes and flags are never used again.
-//
-//go:generate go run ./internal/gen
+// What the layout has more raises Minor, what is changed there raises Major. Numbers of operations,
+// modes and flags are never used again.
 package abi

@@ -36,50 +36,12 @@ func (l *QPLayout) Size() int {
 	return int(end)
 }
 
-// Round rounds c up to what a QP gets, never below the request; false if it is more than any QP
-// can have: depths of at most maxDepth, MaxSGE, MaxInline, MaxSlab. (docs/decisions.md#V6:
-// even a request of 0 gets inline space.) With an SRQ there is no receive queue, nor a slab for it.
-func (c QPCaps) Round(maxDepth uint32, srq bool) (QPCaps, bool) {
-	if c.MaxSendWR > maxDepth || c.MaxRecvWR > maxDepth || maxDepth > MaxDepth ||
-		c.MaxSendSGE > MaxSGE ||
-		c.MaxRecvSGE > MaxSGE || c.MaxInline > MaxInline || c.TxSlab > MaxSlab || c.RxSlab > MaxSlab ||
-		c.Pad != 0 {
-		return c, false
-	}
-	c.MaxSendWR = CeilPow2(max(c.MaxSendWR, 1))
-	c.MaxRecvWR = CeilPow2(max(c.MaxRecvWR, 1))
-	c.MaxRecvSGE = max(c.MaxRecvSGE, 1)
-	if srq {
-		c.MaxRecvWR, c.MaxRecvSGE, c.RxSlab = 0, 0, 0
-	}
-	stride := uint32(SQStride(int(max(c.MaxSendSGE, 1)), int(max(c.MaxInline, MinInline))))
-	c.MaxSendSGE = min((stride-SQSGE)/SGELen, MaxSGE)
-	c.MaxInline = min(stride-SQSGE, MaxInline)
-	c.TxSlab, c.RxSlab = roundSlab(c.TxSlab), roundSlab(c.RxSlab)
-	return c, true
-}
-
-func roundSlab(n uint32) uint32 {
-	if n == 0 {
-		return 0
-	}
-	return CeilPow2(max(n, MinSlab))
-}
-
-// NewQPLayout lays out a QP with caps that Round has returned.
-func NewQPLayout(c QPCaps) QPLayout {
-	l := QPLayout{
-		SQSize: c.MaxSendWR, SQStride: uint32(SQStride(int(c.MaxSendSGE), int(c.MaxInline))),
-		RQSize: c.MaxRecvWR, TxSlabSize: c.TxSlab, RxSlabSize: c.RxSlab, MaxInline: c.MaxInline,
-	}
-	if c.MaxRecvWR != 0 {
-		l.RQStride = uint32(RQStride(int(c.MaxRecvSGE)))
-	}
+// Place sets the offsets of a QP's memory by what it has: sizes and strides.
+func (l *QPLayout) Place() {
 	l.SQOff = QPHeaderLen
 	l.RQOff = Align64(l.SQOff + l.SQSize*l.SQStride)
 	l.TxSlabOff = Align64(l.RQOff + l.RQSize*l.RQStride)
 	l.RxSlabOff = l.TxSlabOff + l.TxSlabSize
-	return l
 }
 
 // NewSRQLayout lays out an SRQ for maxWR receives, a power of two, of up to maxSGE SGEs.

@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // fuzzCaps are those of the fuzzed rings.
-var fuzzCaps = abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100,
+var fuzzCaps = rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100,
 	TxSlab: 256, RxSlab: 256}
 
 // FuzzWQE: a send WQE of any content is refused, or what comes out lies within the QP's sizes and

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A pairTest is a pair of two QPs with four receives each, of which the test is both programs.
@@ -31,12 +32,12 @@ const pairDepth = 4
 func newPairTest(t *testing.T, used uint32) *pairTest {
 	t.Helper()
 	p := &pairTest{t: t, woke: make(chan struct{}, 1)}
-	caps, ok := abi.QPCaps{MaxSendWR: pairDepth, MaxRecvWR: pairDepth}.Round(16, false)
+	caps, ok := rpc.QPCaps{MaxSendWR: pairDepth, MaxRecvWR: pairDepth}.Round(16, false)
 	if !ok {
 		t.Fatal("caps")
 	}
 	for i := range p.qps {
-		l := abi.NewQPLayout(caps)
+		l := caps.Layout()
 		p.mems[i] = make([]byte, l.Size())
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)

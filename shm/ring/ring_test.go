@@ -12,16 +12,17 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // newTestQP is both ends of a QP on the Go heap.
-func newTestQP(t testing.TB, c abi.QPCaps) (*ClientQP, *DaemonQP) {
+func newTestQP(t testing.TB, c rpc.QPCaps) (*ClientQP, *DaemonQP) {
 	t.Helper()
 	c, ok := c.Round(16384, false)
 	if !ok {
 		t.Fatalf("caps %+v refused", c)
 	}
-	l := abi.NewQPLayout(c)
+	l := c.Layout()
 	mem := make([]byte, l.Size())
 	r := NewDaemonQP(mem, l, 1, nil)
 	r.SetQPN(7)
@@ -36,7 +37,7 @@ func newTestQP(t testing.TB, c abi.QPCaps) (*ClientQP, *DaemonQP) {
 }
 
 func TestSendRingRoundTrip(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 3, MaxSendSGE: 4, MaxInline: 200, TxSlab: 4096})
+	m, r := newTestQP(t, rpc.QPCaps{MaxSendWR: 3, MaxSendSGE: 4, MaxInline: 200, TxSlab: 4096})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var in, out abi.SendWQE
 	for i := range 200 {
@@ -92,7 +93,7 @@ func TestSendRingRoundTrip(t *testing.T) {
 }
 
 func TestSendRingFull(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 4})
+	m, r := newTestQP(t, rpc.QPCaps{MaxSendWR: 4})
 	var w abi.SendWQE
 	for i := range 4 {
 		if err := m.SQ.Put(&w); err != nil {
@@ -117,7 +118,7 @@ func TestSendRingFull(t *testing.T) {
 }
 
 func TestPutRefuses(t *testing.T) {
-	m, _ := newTestQP(t, abi.QPCaps{MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, TxSlab: 64})
+	m, _ := newTestQP(t, rpc.QPCaps{MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, TxSlab: 64})
 	over := int(m.Layout.SQMaxSGE()) + 1
 	for name, w := range map[string]*abi.SendWQE{
 		"too many SGEs":   {NumSGE: uint16(over)},
@@ -144,7 +145,7 @@ func TestPutRefuses(t *testing.T) {
 // docs/abi.md#threat-model: what a client writes into a ring that cannot be is a violation, found
 // on the copy.
 func TestRingViolations(t *testing.T) {
-	caps := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
+	caps := rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
 		TxSlab: 64}
 	slot := func(mem []byte, r *DaemonQP) []byte { return mem[r.Layout.SQOff:] }
 	for _, tt := range []struct {
@@ -240,7 +241,7 @@ func TestRingViolations(t *testing.T) {
 
 // The client cannot make the daemon see a line 0 of its own: sizes are the daemon's copies.
 func TestLine0IsNotReadBack(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+	m, r := newTestQP(t, rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
 	if err := m.SQ.Put(&abi.SendWQE{WRID: 5}); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func TestLine0IsNotReadBack(t *testing.T) {
 }
 
 func TestRecvRing(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxRecvWR: 4, MaxRecvSGE: 3})
+	m, r := newTestQP(t, rpc.QPCaps{MaxRecvWR: 4, MaxRecvSGE: 3})
 	var w abi.RecvWQE
 	if ok, err := r.RQ.Next(&w); ok || err != nil {
 		t.Fatalf("empty ring gave %v, %v", ok, err)
@@ -467,7 +468,7 @@ func TestChannelCancel(t *testing.T) {
 }
 
 func TestClientEndChecks(t *testing.T) {
-	m, _ := newTestQP(t, abi.QPCaps{MaxSendWR: 4})
+	m, _ := newTestQP(t, rpc.QPCaps{MaxSendWR: 4})
 	good := bytes.Clone(m.mem)
 	for _, tt := range []struct {
 		off, v uint32
@@ -591,7 +592,7 @@ func TestRingsConcurrently(t *testing.T) {
 	ends := [2]*ClientQP{}
 	rings := [2]*DaemonQP{}
 	for i := range ends {
-		ends[i], rings[i] = newTestQP(t, abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8})
+		ends[i], rings[i] = newTestQP(t, rpc.QPCaps{MaxSendWR: 8, MaxRecvWR: 8})
 	}
 	cqmem, chmem := make([]byte, CQMemSize(64)), make([]byte, ChannelMemSize)
 	tok := make(chan struct{}, abi.ChanSlots)
@@ -681,7 +682,7 @@ func TestRingsConcurrently(t *testing.T) {
 }
 
 func TestRingsDoNotAllocate(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2})
+	m, r := newTestQP(t, rpc.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2})
 	c, cq, ch, _ := newTestCQ(t, 8)
 	page := make([]byte, SessionPageSize(32))
 	p := NewSessionPage(page, 1, 32, [abi.NonceLen]byte{})
@@ -718,7 +719,7 @@ func TestRingsDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkRings(b *testing.B) {
-	m, r := newTestQP(b, abi.QPCaps{MaxSendWR: 64})
+	m, r := newTestQP(b, rpc.QPCaps{MaxSendWR: 64})
 	c, cq, _, _ := newTestCQ(b, 64)
 	in, out, e := &abi.SendWQE{NumSGE: 1}, new(abi.SendWQE), new(abi.CQE)
 	b.ReportAllocs()
@@ -735,7 +736,7 @@ func BenchmarkRings(b *testing.B) {
 // A QP's own receive queue is starved no more when it has given a receive; an SRQ is until it is
 // told, since another QP may wait for it.
 func TestStarvedUntilSated(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxRecvWR: 4})
+	m, r := newTestQP(t, rpc.QPCaps{MaxRecvWR: 4})
 	l := abi.NewSRQLayout(4, 1)
 	mem := make([]byte, l.Size())
 	srq := NewDaemonSRQ(mem, l, 1, nil)

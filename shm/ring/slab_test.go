@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A slab carries messages of any length in their order, whole, and never gives an octet away before
 // it is free; when all is taken it has room again. Indices wrap on the way.
 func TestSlabs(t *testing.T) {
-	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 16, TxSlab: 1024, RxSlab: 1000})
+	m, r := newTestQP(t, rpc.QPCaps{MaxSendWR: 16, TxSlab: 1024, RxSlab: 1000})
 	if r.Layout.RxSlabSize != 1024 {
 		t.Fatalf("rx slab of %d octets, asked for 1000", r.Layout.RxSlabSize)
 	}
@@ -103,7 +104,7 @@ func TestSlabs(t *testing.T) {
 
 // docs/abi.md#slabs: a client's index that cannot be is a violation.
 func TestSlabViolations(t *testing.T) {
-	caps := abi.QPCaps{MaxSendWR: 4, TxSlab: 1024, RxSlab: 1024}
+	caps := rpc.QPCaps{MaxSendWR: 4, TxSlab: 1024, RxSlab: 1024}
 	t.Run("rxslab_cons jumps", func(t *testing.T) {
 		m, r := newTestQP(t, caps)
 		var told error
@@ -147,7 +148,7 @@ func TestSlabViolations(t *testing.T) {
 		}
 	})
 	t.Run("a slab request without a slab", func(t *testing.T) {
-		m, r := newTestQP(t, abi.QPCaps{})
+		m, r := newTestQP(t, rpc.QPCaps{})
 		m.mem[r.Layout.SQOff+abi.SQFlags] = abi.SQSlab
 		abi.Order.PutUint32(m.mem[r.Layout.SQOff+abi.SQLength:], 1)
 		abi.Word(m.mem, abi.QPSQProd).Store(1)
@@ -174,7 +175,7 @@ func TestSlabViolations(t *testing.T) {
 
 // Receives that are no business of a slab, or that have no room in it now, are left alone.
 func TestSlabReserveDeclines(t *testing.T) {
-	_, r := newTestQP(t, abi.QPCaps{RxSlab: 16384})
+	_, r := newTestQP(t, rpc.QPCaps{RxSlab: 16384})
 	for _, n := range []uint64{0, abi.MaxSlabRecv + 1, 1 << 40} {
 		if _, ok, err := r.RxSlab.Reserve(n); ok || err != nil {
 			t.Errorf("%d octets: %v, %v", n, ok, err)
@@ -189,7 +190,7 @@ func TestSlabReserveDeclines(t *testing.T) {
 	if _, ok, err := r.RxSlab.Reserve(1); ok || err != nil {
 		t.Errorf("room in a full slab: %v, %v", ok, err)
 	}
-	_, none := newTestQP(t, abi.QPCaps{})
+	_, none := newTestQP(t, rpc.QPCaps{})
 	if _, ok, err := none.RxSlab.Reserve(1); ok || err != nil {
 		t.Errorf("room in no slab: %v, %v", ok, err)
 	}

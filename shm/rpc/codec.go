@@ -1,26 +1,12 @@
-package abi
+package rpc
 
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
 )
-
-// A ProtocolError is a violation of the ABI by the other side: the session is over.
-type ProtocolError struct{ Text string }
-
-func (e *ProtocolError) Error() string { return "shm: protocol violation: " + e.Text }
-
-func Violation(format string, args ...any) error {
-	return &ProtocolError{Text: fmt.Sprintf(format, args...)}
-}
-
-// IsViolation reports whether err is, or wraps, a *ProtocolError.
-func IsViolation(err error) bool {
-	var pe *ProtocolError
-	return errors.As(err, &pe)
-}
 
 // A Message is what follows a header: a pointer to one of the structs of messages.go, or to Empty.
 // They have no hidden padding, so their octets in memory are their encoding.
@@ -37,7 +23,7 @@ func (*Empty) padZero() bool  { return true }
 
 // AppendMessage appends the header and the encoding of body.
 func AppendMessage(b []byte, h Header, body Message) []byte {
-	return AppendFor(b, h, body, Minor)
+	return AppendFor(b, h, body, abi.Minor)
 }
 
 // AppendFor is AppendMessage for a side that has a lower minor version: without what came later.
@@ -50,25 +36,24 @@ func AppendFor(b []byte, h Header, body Message, minor uint16) []byte {
 	return append(append(b, h.octets()...), v...)
 }
 
-// ParseMessage splits a message. body aliases msg. An error is a *ProtocolError.
+// ParseMessage splits a message. body aliases msg. An error is an *abi.ProtocolError.
 func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 	if len(msg) > MaxMessage {
-		return h, nil, Violation("message of %d octets", len(msg))
+		return h, nil, abi.Violation("message of %d octets", len(msg))
 	}
 	if len(msg) < HeaderLen {
-		return h, nil, Violation("message of %d octets has no header", len(msg))
+		return h, nil, abi.Violation("message of %d octets has no header", len(msg))
 	}
 	copy(h.octets(), msg)
 	if int64(h.Len) != int64(len(msg)-HeaderLen) {
-		return h, nil, Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len,
+		return h, nil, abi.Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len,
 			len(msg)-HeaderLen)
 	}
 	return h, msg[HeaderLen:], nil
 }
 
-// Decode fills v from body. By the rules of
-// evolution a body that is shorter leaves the rest zero, and a longer one is accepted if the rest
-// is zero, else it is E2BIG.
+// Decode fills v from body. By the rules of evolution a body that is shorter leaves the rest zero,
+// and a longer one is accepted if the rest is zero, else it is E2BIG.
 func Decode(body []byte, v Message) error {
 	to := v.octets()
 	if n := len(to); len(body) > n && !allZero(body[n:]) {

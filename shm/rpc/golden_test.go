@@ -1,4 +1,4 @@
-package abi
+package rpc
 
 import (
 	"encoding/hex"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/internal/golden"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // The octets of each message, every number in it another one, are those of the first release of
@@ -23,7 +24,7 @@ func TestGoldenMessages(t *testing.T) {
 		n := uint64(0)
 		fill(v.Elem(), &n)
 		size := 0
-		for minor := range uint16(Minor + 1) {
+		for minor := range uint16(abi.Minor + 1) {
 			msg := AppendFor(nil, Header{Op: 0x1234, Seq: 7, Status: -2}, v.Interface().(Message), minor)
 			if len(msg) == size {
 				continue // as before

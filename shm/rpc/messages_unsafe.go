@@ -1,6 +1,6 @@
 // Code generated from messages.table by go generate; DO NOT EDIT.
 
-package abi
+package rpc
 
 import "unsafe"
 

@@ -1,4 +1,4 @@
-package abi
+package rpc
 
 import (
 	"maps"
@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // The limits of OptFPDUSize: RFC 5044, section 3.
@@ -75,9 +76,9 @@ func (o *ConnOptions) Set(name uint32, value []byte, devices int) error {
 	var n uint64
 	switch len(value) {
 	case 4:
-		n = uint64(Order.Uint32(value))
+		n = uint64(abi.Order.Uint32(value))
 	case 8:
-		n = Order.Uint64(value)
+		n = abi.Order.Uint64(value)
 	default:
 		return syscall.EINVAL
 	}
@@ -103,7 +104,7 @@ func (o *ConnOptions) Set(name uint32, value []byte, devices int) error {
 func (o *ConnOptions) Requests(id uint32) (reqs []*CMSetOptionRequest) {
 	add := func(name, n uint32) {
 		r := &CMSetOptionRequest{ID: id, Level: OptLevelVRNIC, Name: name, Len: 4}
-		Order.PutUint32(r.Value[:], n)
+		abi.Order.PutUint32(r.Value[:], n)
 		reqs = append(reqs, r)
 	}
 	if o.Device != 0 {
@@ -160,7 +161,7 @@ func (o *IDOptions) Set(name uint32, value []byte) error {
 	case 1:
 		n = uint32(value[0])
 	case 4: // as programs pass a variable of their own
-		n = Order.Uint32(value)
+		n = abi.Order.Uint32(value)
 	default:
 		return syscall.EINVAL
 	}

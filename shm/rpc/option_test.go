@@ -1,4 +1,4 @@
-package abi
+package rpc
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 func TestReads(t *testing.T) {
@@ -42,7 +43,7 @@ func TestConnOptions(t *testing.T) {
 		{OptProtocol, 2, nil}, {OptProtocol, 8, syscall.EINVAL}, {OptProtocol, 5, nil},
 		{OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
 	} {
-		if err := o.Set(tt.name, Order.AppendUint64(nil, tt.n), 2); !errors.Is(err, tt.want) {
+		if err := o.Set(tt.name, abi.Order.AppendUint64(nil, tt.n), 2); !errors.Is(err, tt.want) {
 			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)
 		}
 	}
@@ -69,7 +70,7 @@ func TestConnOptions(t *testing.T) {
 
 func TestIDOptions(t *testing.T) {
 	var o IDOptions
-	word := func(n uint32) []byte { return Order.AppendUint32(nil, n) }
+	word := func(n uint32) []byte { return abi.Order.AppendUint32(nil, n) }
 	for _, tt := range []struct {
 		name  uint32
 		value []byte

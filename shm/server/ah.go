@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
-func (o *operation) createAH(req *abi.CreateAHRequest) (*abi.CreateAHReply, error) {
+func (o *operation) createAH(req *rpc.CreateAHRequest) (*rpc.CreateAHReply, error) {
 	s := o.s
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
@@ -29,10 +29,10 @@ func (o *operation) createAH(req *abi.CreateAHRequest) (*abi.CreateAHReply, erro
 	}
 	pd.users++
 	put(s, &s.ahs, n, &ahObj{pd, h})
-	return &abi.CreateAHReply{AH: n, Key: h.Key()}, nil
+	return &rpc.CreateAHReply{AH: n, Key: h.Key()}, nil
 }
 
-func (o *operation) destroyAH(req *abi.HandleRequest) error {
+func (o *operation) destroyAH(req *rpc.HandleRequest) error {
 	s := o.s
 	a, err := get(&s.ahs, req.Handle)
 	if err != nil {
@@ -48,7 +48,7 @@ func (o *operation) destroyAH(req *abi.HandleRequest) error {
 }
 
 // attachMcast makes a QP a member of a group; once more changes nothing.
-func (o *operation) attachMcast(req *abi.AttachMcastRequest) error {
+func (o *operation) attachMcast(req *rpc.AttachMcastRequest) error {
 	s := o.s
 	q, err := get(&s.qps, req.QP)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Session) leaveGroups(n int) {
 	s.srv.memberships.give(s.account(), n)
 }
 
-func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {
+func (o *operation) detachMcast(req *rpc.AttachMcastRequest) error {
 	q, err := get(&o.s.qps, req.QP)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ type membership struct {
 }
 
 // joinMulticast has an id join a group.
-func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) error {
+func (o *operation) joinMulticast(id *CMID, req *rpc.CMJoinMulticastRequest) error {
 	s := o.s
 	addr, err := groupOf(req.Addr)
 	if err != nil || req.Flags != 0 {
@@ -138,7 +138,7 @@ func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) err
 
 // leaveMulticast has an id leave a group. One that could not be joined, as MULTICAST_ERROR has
 // told, has nothing to leave below, and is given back here all the same.
-func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLeaveMulticastReply,
+func (o *operation) leaveMulticast(req *rpc.CMLeaveMulticastRequest) (*rpc.CMLeaveMulticastReply,
 	error) {
 	id, err := o.s.idOf(req.ID)
 	if err != nil {
@@ -160,7 +160,7 @@ func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLea
 }
 
 // groupOf is the group that a request names.
-func groupOf(a abi.SockAddr) (netip.Addr, error) {
+func groupOf(a rpc.SockAddr) (netip.Addr, error) {
 	ap := a.AddrPort()
 	if !ap.IsValid() || !ap.Addr().IsMulticast() || ap.Port() != 0 {
 		return netip.Addr{}, syscall.EINVAL

@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 type failer interface {
@@ -74,9 +75,9 @@ func (c *rawClient) sendRaw(b []byte, fds ...int) error {
 }
 
 // recv returns the next reply. ended: the server has closed.
-func (c *rawClient) recv() (h abi.Header, body []byte, fds []int, ended bool) {
+func (c *rawClient) recv() (h rpc.Header, body []byte, fds []int, ended bool) {
 	c.t.Helper()
-	buf, oob := make([]byte, abi.MaxMessage+1), make([]byte, 256)
+	buf, oob := make([]byte, rpc.MaxMessage+1), make([]byte, 256)
 	n, oobn, _, _, err := unix.Recvmsg(c.fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	for err == unix.EINTR { // with a receive timeout the kernel does not restart it
 		n, oobn, _, _, err = unix.Recvmsg(c.fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
@@ -87,7 +88,7 @@ func (c *rawClient) recv() (h abi.Header, body []byte, fds []int, ended bool) {
 	if err != nil {
 		c.t.Fatal("recv:", err)
 	}
-	h, body, err = abi.ParseMessage(buf[:n])
+	h, body, err = rpc.ParseMessage(buf[:n])
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -101,10 +102,10 @@ func (c *rawClient) recv() (h abi.Header, body []byte, fds []int, ended bool) {
 }
 
 // try does a request and returns the reply's status as an error, or errEnded.
-func (c *rawClient) try(op abi.Op, req, rep abi.Message, fds ...int) ([]int, error) {
+func (c *rawClient) try(op rpc.Op, req, rep rpc.Message, fds ...int) ([]int, error) {
 	c.t.Helper()
 	c.seq++
-	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req),
+	if err := c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: c.seq}, req),
 		fds...); err != nil {
 		return nil, errEnded
 	}
@@ -116,16 +117,16 @@ func (c *rawClient) try(op abi.Op, req, rep abi.Message, fds ...int) ([]int, err
 		c.t.Fatalf("reply %+v to %v, seq %d", h, op, c.seq)
 	}
 	if rep != nil {
-		if err := abi.Decode(body, rep); err != nil {
+		if err := rpc.Decode(body, rep); err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	return got, abi.Errno(h.Status)
+	return got, rpc.Errno(h.Status)
 }
 
 var errEnded = errors.New("the server has ended the session")
 
-func (c *rawClient) do(op abi.Op, req, rep abi.Message, fds ...int) []int {
+func (c *rawClient) do(op rpc.Op, req, rep rpc.Message, fds ...int) []int {
 	c.t.Helper()
 	got, err := c.try(op, req, rep, fds...)
 	if err != nil {
@@ -148,16 +149,16 @@ func (c *rawClient) mmap(fd int) []byte {
 	return b
 }
 
-func goodHello() *abi.HelloRequest {
-	return &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, Comm: [16]byte{
+func goodHello() *rpc.HelloRequest {
+	return &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, Comm: [16]byte{
 		't', 'e', 's', 't'}}
 }
 
 // hello shakes hands.
 func (c *rawClient) hello() *rawClient {
 	c.t.Helper()
-	var rep abi.HelloReply
-	fds := c.do(abi.OpHello, goodHello(), &rep)
+	var rep rpc.HelloReply
+	fds := c.do(rpc.OpHello, goodHello(), &rep)
 	if len(fds) != 2 || rep.Magic != abi.MagicHello || rep.NumDevices != 2 ||
 		rep.Devices[1].String() != "fake1" {
 		c.t.Fatalf("HELLO gave %d descriptors, %+v", len(fds), rep)
@@ -193,26 +194,26 @@ type rawQP struct {
 func (c *rawClient) newQP() *rawQP {
 	c.t.Helper()
 	q := &rawQP{}
-	var ctx abi.CtxOpenReply
-	q.async = c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx)[0]
-	var pd abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
-	var ch abi.CreateChanReply
-	fds := c.do(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: ctx.Ctx}, &ch)
+	var ctx rpc.CtxOpenReply
+	q.async = c.do(rpc.OpCtxOpen, &rpc.CtxOpenRequest{}, &ctx)[0]
+	var pd rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
+	var ch rpc.CreateChanReply
+	fds := c.do(rpc.OpCreateChan, &rpc.CreateChanRequest{Ctx: ctx.Ctx}, &ch)
 	var err error
 	q.pipe = fds[0]
 	if q.ch, err = ring.OpenChannelConsumer(c.mmap(fds[1])); err != nil {
 		c.t.Fatal(err)
 	}
-	var cq abi.CreateCQReply
-	fds = c.do(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 60, Chan: ch.Chan}, &cq)
+	var cq rpc.CreateCQReply
+	fds = c.do(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 60, Chan: ch.Chan}, &cq)
 	q.cqMem = c.mmap(fds[0])
 	if q.c, err = ring.OpenCQConsumer(q.cqMem); err != nil || cq.CQE != 64 || q.c.Handle() != cq.CQ {
 		c.t.Fatalf("%v, %+v", err, cq)
 	}
-	var qp abi.CreateQPReply
-	fds = c.do(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ,
-		Caps: abi.QPCaps{MaxSendWR: 10, MaxRecvWR: 10}}, &qp)
+	var qp rpc.CreateQPReply
+	fds = c.do(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ,
+		Caps: rpc.QPCaps{MaxSendWR: 10, MaxRecvWR: 10}}, &qp)
 	q.mem = c.mmap(fds[0])
 	if q.m, err = ring.OpenClientQP(q.mem); err != nil || q.m.QPN != qp.QPN ||
 		qp.Caps.MaxSendWR != 16 {

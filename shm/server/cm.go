@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // onID makes an operation of f, which does something to the id that req names.
@@ -21,31 +21,31 @@ func onID[Req any, PReq message[Req]](id func(PReq) uint32, f func(*operation, *
 }
 
 // cmOperations are those of the connection manager.
-var cmOperations = map[abi.Op]handler{
-	abi.OpCMCreateChan:  serve((*operation).createCMChan),
-	abi.OpCMDestroyChan: act((*operation).destroyCMChan),
-	abi.OpCMCreateID:    serve((*operation).createID),
-	abi.OpCMDestroyID:   serve((*operation).destroyID),
-	abi.OpCMGetEvent:    serve((*operation).getCMEvent),
-	abi.OpCMMigrate:     serve((*operation).migrateID),
-	abi.OpCMInitQPAttr:  serve((*operation).initQPAttr),
-	abi.OpCMQuery:       serve((*operation).queryID),
-	abi.OpCMOpenUDP:     act((*operation).openUDP),
+var cmOperations = map[rpc.Op]handler{
+	rpc.OpCMCreateChan:  serve((*operation).createCMChan),
+	rpc.OpCMDestroyChan: act((*operation).destroyCMChan),
+	rpc.OpCMCreateID:    serve((*operation).createID),
+	rpc.OpCMDestroyID:   serve((*operation).destroyID),
+	rpc.OpCMGetEvent:    serve((*operation).getCMEvent),
+	rpc.OpCMMigrate:     serve((*operation).migrateID),
+	rpc.OpCMInitQPAttr:  serve((*operation).initQPAttr),
+	rpc.OpCMQuery:       serve((*operation).queryID),
+	rpc.OpCMOpenUDP:     act((*operation).openUDP),
 
-	abi.OpCMJoinMulticast: onID(func(r *abi.CMJoinMulticastRequest) uint32 { return r.ID },
+	rpc.OpCMJoinMulticast: onID(func(r *rpc.CMJoinMulticastRequest) uint32 { return r.ID },
 		(*operation).joinMulticast),
-	abi.OpCMLeaveMulticast: serve((*operation).leaveMulticast),
+	rpc.OpCMLeaveMulticast: serve((*operation).leaveMulticast),
 
-	abi.OpCMBind: onID(func(r *abi.CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID,
-		r *abi.CMBindRequest) error {
+	rpc.OpCMBind: onID(func(r *rpc.CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID,
+		r *rpc.CMBindRequest) error {
 		addr, ok := sockAddr(r.Addr, false)
 		if !ok {
 			return syscall.EINVAL
 		}
 		return id.h.Bind(addr)
 	}),
-	abi.OpCMResolveAddr: onID(func(r *abi.CMResolveAddrRequest) uint32 { return r.ID },
-		func(_ *operation, id *CMID, r *abi.CMResolveAddrRequest) error {
+	rpc.OpCMResolveAddr: onID(func(r *rpc.CMResolveAddrRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *rpc.CMResolveAddrRequest) error {
 			src, ok1 := sockAddr(r.Src, true)
 			dst, ok2 := sockAddr(r.Dst, false)
 			if !ok1 || !ok2 {
@@ -53,38 +53,38 @@ var cmOperations = map[abi.Op]handler{
 			}
 			return id.h.ResolveAddr(src, dst, r.TimeoutMS)
 		}),
-	abi.OpCMResolveRoute: onID(func(r *abi.CMResolveRouteRequest) uint32 { return r.ID },
-		func(_ *operation, id *CMID, r *abi.CMResolveRouteRequest) error {
+	rpc.OpCMResolveRoute: onID(func(r *rpc.CMResolveRouteRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *rpc.CMResolveRouteRequest) error {
 			return id.h.ResolveRoute(r.TimeoutMS)
 		}),
-	abi.OpCMListen: onID(func(r *abi.CMListenRequest) uint32 { return r.ID },
-		func(_ *operation, id *CMID, r *abi.CMListenRequest) error {
+	rpc.OpCMListen: onID(func(r *rpc.CMListenRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *rpc.CMListenRequest) error {
 			return id.h.Listen(r.Backlog)
 		}),
-	abi.OpCMConnect: onID(func(r *abi.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
-	abi.OpCMAccept:  onID(func(r *abi.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
-	abi.OpCMReject: onID(func(r *abi.CMRejectRequest) uint32 { return r.ID },
-		func(_ *operation, id *CMID, r *abi.CMRejectRequest) error {
-			if r.PrivateLen > abi.MaxPrivate {
+	rpc.OpCMConnect: onID(func(r *rpc.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
+	rpc.OpCMAccept:  onID(func(r *rpc.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
+	rpc.OpCMReject: onID(func(r *rpc.CMRejectRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *rpc.CMRejectRequest) error {
+			if r.PrivateLen > rpc.MaxPrivate {
 				return syscall.EINVAL
 			}
 			return id.h.Reject(r.Private[:r.PrivateLen])
 		}),
-	abi.OpCMEstablish: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
-		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+	rpc.OpCMEstablish: onID(func(r *rpc.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *rpc.HandleRequest) error {
 			return id.h.Establish()
 		}),
-	abi.OpCMNotify: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
-		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+	rpc.OpCMNotify: onID(func(r *rpc.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *rpc.HandleRequest) error {
 			return id.h.Notify()
 		}),
-	abi.OpCMDisconnect: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
-		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+	rpc.OpCMDisconnect: onID(func(r *rpc.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *rpc.HandleRequest) error {
 			return id.h.Disconnect()
 		}),
-	abi.OpCMSetOption: onID(func(r *abi.CMSetOptionRequest) uint32 { return r.ID },
-		func(_ *operation, id *CMID, r *abi.CMSetOptionRequest) error {
-			if r.Len > abi.MaxOption {
+	rpc.OpCMSetOption: onID(func(r *rpc.CMSetOptionRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *rpc.CMSetOptionRequest) error {
+			if r.Len > rpc.MaxOption {
 				return syscall.EINVAL
 			}
 			return id.h.SetOption(r.Level, r.Name, r.Value[:r.Len])
@@ -102,7 +102,7 @@ func (s *Session) idOf(n uint32) (*CMID, error) {
 	return id, id.usable()
 }
 
-func (o *operation) queryID(req *abi.HandleRequest) (*abi.CMQueryReply, error) {
+func (o *operation) queryID(req *rpc.HandleRequest) (*rpc.CMQueryReply, error) {
 	id, err := o.s.idOf(req.Handle)
 	if err != nil {
 		return nil, err
@@ -111,12 +111,12 @@ func (o *operation) queryID(req *abi.HandleRequest) (*abi.CMQueryReply, error) {
 	return &r, nil
 }
 
-func (o *operation) openUDP(req *abi.HandleRequest) error {
+func (o *operation) openUDP(req *rpc.HandleRequest) error {
 	id, err := o.s.idOf(req.Handle)
 	if err != nil {
 		return err
 	}
-	if id.ps != abi.PSUDP {
+	if id.ps != rpc.PSUDP {
 		return syscall.EOPNOTSUPP
 	}
 	packets, fd, err := o.s.newPackets()
@@ -144,7 +144,7 @@ func (id *CMID) usable() error {
 }
 
 // sockAddr converts an address of a request; family 0 is allowed if none is.
-func sockAddr(a abi.SockAddr, none bool) (ap netip.AddrPort, ok bool) {
+func sockAddr(a rpc.SockAddr, none bool) (ap netip.AddrPort, ok bool) {
 	if a.Family == 0 {
 		return ap, none
 	}
@@ -152,7 +152,7 @@ func sockAddr(a abi.SockAddr, none bool) (ap netip.AddrPort, ok bool) {
 	return ap, ap.IsValid()
 }
 
-func (o *operation) migrateID(req *abi.CMMigrateRequest) (*abi.CMMigrateReply, error) {
+func (o *operation) migrateID(req *rpc.CMMigrateRequest) (*rpc.CMMigrateReply, error) {
 	id, err := o.s.idOf(req.ID)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (o *operation) migrateID(req *abi.CMMigrateRequest) (*abi.CMMigrateReply, e
 	return &r, nil
 }
 
-func (o *operation) initQPAttr(req *abi.CMInitQPAttrRequest) (*abi.CMInitQPAttrReply, error) {
+func (o *operation) initQPAttr(req *rpc.CMInitQPAttrRequest) (*rpc.CMInitQPAttrReply, error) {
 	id, err := o.s.idOf(req.ID)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (o *operation) initQPAttr(req *abi.CMInitQPAttrRequest) (*abi.CMInitQPAttrR
 	return &r, err
 }
 
-func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
+func (o *operation) createCMChan(*rpc.Empty) (*rpc.CMCreateChanReply, error) {
 	s := o.s
 	n, err := number(s, &s.cmChans, s.limits.CMChannels, "cm-channels")
 	if err != nil {
@@ -186,10 +186,10 @@ func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
 	}
 	o.send(rfd)
 	put(s, &s.cmChans, n, &cmChannel{handle: n, pipe: pipe, max: s.limits.CMEvents})
-	return &abi.CMCreateChanReply{Chan: n}, nil
+	return &rpc.CMCreateChanReply{Chan: n}, nil
 }
 
-func (o *operation) destroyCMChan(req *abi.HandleRequest) error {
+func (o *operation) destroyCMChan(req *rpc.HandleRequest) error {
 	s := o.s
 	ch, err := get(&s.cmChans, req.Handle)
 	if err != nil {
@@ -206,13 +206,13 @@ func (o *operation) destroyCMChan(req *abi.HandleRequest) error {
 	return nil
 }
 
-func (o *operation) createID(req *abi.CMCreateIDRequest) (*abi.CMCreateIDReply, error) {
+func (o *operation) createID(req *rpc.CMCreateIDRequest) (*rpc.CMCreateIDReply, error) {
 	s := o.s
 	ch, err := get(&s.cmChans, req.Chan)
 	if err != nil {
 		return nil, err
 	}
-	if req.PS != abi.PSTCP && req.PS != abi.PSUDP {
+	if req.PS != rpc.PSTCP && req.PS != rpc.PSUDP {
 		return nil, syscall.ENODEV // as rdma_bind_addr says of what no device has
 	}
 	s.mu.Lock()
@@ -237,7 +237,7 @@ func (o *operation) createID(req *abi.CMCreateIDRequest) (*abi.CMCreateIDReply, 
 	ch.mu.Lock()
 	id.known = true
 	ch.mu.Unlock()
-	return &abi.CMCreateIDReply{ID: n}, nil
+	return &rpc.CMCreateIDReply{ID: n}, nil
 }
 
 func (s *Session) dropID(id *CMID) {
@@ -248,7 +248,7 @@ func (s *Session) dropID(id *CMID) {
 	s.srv.ids.give(s.account(), 1)
 }
 
-func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, error) {
+func (o *operation) destroyID(req *rpc.HandleRequest) (*rpc.CMDestroyIDReply, error) {
 	id, err := o.s.idOf(req.Handle)
 	if err != nil {
 		return nil, err
@@ -269,7 +269,7 @@ func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, er
 	return &r, nil
 }
 
-func (o *operation) getCMEvent(req *abi.HandleRequest) (*abi.CMEvent, error) {
+func (o *operation) getCMEvent(req *rpc.HandleRequest) (*rpc.CMEvent, error) {
 	ch, err := get(&o.s.cmChans, req.Handle)
 	if err != nil {
 		return nil, err
@@ -284,10 +284,10 @@ func (o *operation) getCMEvent(req *abi.HandleRequest) (*abi.CMEvent, error) {
 // connect is CM_CONNECT and CM_ACCEPT.
 //
 // +checklocksignore: the lock of id.lock() is one of its result.
-func (o *operation) connect(id *CMID, req *abi.CMConnectRequest) error {
+func (o *operation) connect(id *CMID, req *rpc.CMConnectRequest) error {
 	var qp QPHandler
 	// None: an id of datagrams need not name one, and the handler knows those that programs move.
-	if req.PD != 0 || id.ps == abi.PSUDP && req.Param.QPN != 0 {
+	if req.PD != 0 || id.ps == rpc.PSUDP && req.Param.QPN != 0 {
 		q, err := o.s.qpOf(req.PD, req.Param.QPN)
 		if err != nil {
 			return err
@@ -297,7 +297,7 @@ func (o *operation) connect(id *CMID, req *abi.CMConnectRequest) error {
 	if _, ok := req.Param.PrivateData(); !ok {
 		return syscall.EINVAL
 	}
-	if o.h.Op == abi.OpCMConnect {
+	if o.h.Op == rpc.OpCMConnect {
 		return id.h.Connect(qp, &req.Param)
 	}
 	if req.UID != 0 {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // Only who looks after the daemon may change it, with flags that there are; a descriptor that is
@@ -23,15 +23,15 @@ func TestControl(t *testing.T) {
 	}
 	defer unix.Close(memfd)
 	ask := func(value string, flags uint32, fds ...int) error {
-		req := &abi.ControlRequest{Verb: abi.ControlAdd, Flags: flags}
+		req := &rpc.ControlRequest{Verb: rpc.ControlAdd, Flags: flags}
 		copy(req.Value[:], value)
-		_, err := c.try(abi.OpControl, req, &abi.Empty{}, fds...)
+		_, err := c.try(rpc.OpControl, req, &rpc.Empty{}, fds...)
 		return err
 	}
-	if err := ask("good", abi.ControlForce); err != nil {
+	if err := ask("good", rpc.ControlForce); err != nil {
 		t.Error(err)
 	}
-	if err := ask("a flag that is not known", abi.ControlKnown+1); !errors.Is(err, syscall.EINVAL) {
+	if err := ask("a flag that is not known", rpc.ControlKnown+1); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a flag that is not known: %v", err)
 	}
 	open := func() int {
@@ -47,7 +47,7 @@ func TestControl(t *testing.T) {
 	}
 	ts.want("the descriptor is closed", func() bool { return open() == before })
 	// As a client of a later version may.
-	if _, err := c.try(999, &abi.Empty{}, &abi.Empty{}, memfd); !errors.Is(err, syscall.EOPNOTSUPP) {
+	if _, err := c.try(999, &rpc.Empty{}, &rpc.Empty{}, memfd); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("a descriptor with a call that is not known: %v; want EOPNOTSUPP", err)
 	}
 	ts.want("the descriptor is closed", func() bool { return open() == before })

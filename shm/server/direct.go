@@ -3,8 +3,8 @@ package server
 import (
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A self is who a client is, as far as it matters for who may exchange messages with whom without
@@ -12,15 +12,15 @@ import (
 type self struct {
 	uid        uint32
 	label      string                         // of the kernel's security modules
-	namespaces [abi.NamespaceProcess]osmem.ID // by kind - 1; zero: not shown
+	namespaces [rpc.NamespaceProcess]osmem.ID // by kind - 1; zero: not shown
 }
 
 // identify takes a descriptor of a namespace: docs/decisions.md#X8. Only who is in it, or could
 // trace one that is, can have one; so of which kind it is need not be looked at, if another client
 // shows the same.
-func (o *operation) identify(req *abi.IdentifyRequest) error {
+func (o *operation) identify(req *rpc.IdentifyRequest) error {
 	s := o.s
-	if req.Kind < abi.NamespaceUser || req.Kind > abi.NamespaceProcess || o.fd < 0 {
+	if req.Kind < rpc.NamespaceUser || req.Kind > rpc.NamespaceProcess || o.fd < 0 {
 		return syscall.EINVAL
 	}
 	if !s.direct.Load() {
@@ -48,7 +48,7 @@ func (o *operation) identify(req *abi.IdentifyRequest) error {
 }
 
 // direct gives the client the memory that one of its QPs shares with its peer.
-func (o *operation) direct(req *abi.HandleRequest) (*abi.DirectReply, error) {
+func (o *operation) direct(req *rpc.HandleRequest) (*rpc.DirectReply, error) {
 	s := o.s
 	q, err := get(&s.qps, req.Handle)
 	if err != nil {
@@ -57,7 +57,7 @@ func (o *operation) direct(req *abi.HandleRequest) (*abi.DirectReply, error) {
 	if !s.direct.Load() {
 		return nil, syscall.EOPNOTSUPP
 	}
-	rep := &abi.DirectReply{}
+	rep := &rpc.DirectReply{}
 	fd, err := q.h.Direct(func(size int) (*osmem.Region, int, func(), error) {
 		r, fd, err := s.newRing("pair", size)
 		return r, fd, func() { s.freeRing(r) }, err
@@ -90,21 +90,21 @@ func (s *Session) NewKeys(size int) (*osmem.Region, int, func(), error) {
 }
 
 // directKeys gives the client the keys of the peer of one of its QPs.
-func (o *operation) directKeys(req *abi.HandleRequest) error {
+func (o *operation) directKeys(req *rpc.HandleRequest) error {
 	return o.fromPeer(req.Handle, QPHandler.DirectKeys)
 }
 
 // directMem gives the client memory that the peer of one of its QPs has lent.
-func (o *operation) directMem(req *abi.DirectMemRequest) error {
+func (o *operation) directMem(req *rpc.DirectMemRequest) error {
 	return o.fromPeer(req.QP, func(q QPHandler) (int, error) { return q.DirectMem(req.Mem) })
 }
 
 // directSleep and directWake give the client the ends by which it is woken, and wakes its peer.
-func (o *operation) directSleep(req *abi.HandleRequest) error {
+func (o *operation) directSleep(req *rpc.HandleRequest) error {
 	return o.fromPeer(req.Handle, QPHandler.DirectSleep)
 }
 
-func (o *operation) directWake(req *abi.HandleRequest) error {
+func (o *operation) directWake(req *rpc.HandleRequest) error {
 	return o.fromPeer(req.Handle, QPHandler.DirectWake)
 }
 

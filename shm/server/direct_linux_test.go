@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // helloDirect offers the direct path, and returns the session.
@@ -17,10 +17,10 @@ func (ts *testServer) helloDirect() (*rawClient, *Session) {
 	ts.t.Helper()
 	c := rawConnect(ts.t, ts.path)
 	hello := goodHello()
-	hello.Features = abi.FeatureDirect
-	var rep abi.HelloReply
-	c.do(abi.OpHello, hello, &rep)
-	if rep.Features != abi.FeatureDirect {
+	hello.Features = rpc.FeatureDirect
+	var rep rpc.HelloReply
+	c.do(rpc.OpHello, hello, &rep)
+	if rep.Features != rpc.FeatureDirect {
 		ts.t.Fatalf("features %#x, want the direct path", rep.Features)
 	}
 	ts.srv.mu.Lock()
@@ -36,7 +36,7 @@ func (ts *testServer) helloDirect() (*rawClient, *Session) {
 
 func (c *rawClient) identify(kind uint32, file string) error {
 	c.t.Helper()
-	_, err := c.try(abi.OpIdentify, &abi.IdentifyRequest{Kind: kind}, nil,
+	_, err := c.try(rpc.OpIdentify, &rpc.IdentifyRequest{Kind: kind}, nil,
 		c.openFile(file, unix.O_RDONLY))
 	return err
 }
@@ -56,8 +56,8 @@ func TestGoneAtOnce(t *testing.T) {
 	defer close(busy)
 	ts.f.closing.Store(q.qpn, busy)
 	c.seq++
-	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpDestroyQP, Seq: c.seq},
-		&abi.HandleRequest{Handle: q.qp})); err != nil {
+	if err := c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpDestroyQP, Seq: c.seq},
+		&rpc.HandleRequest{Handle: q.qp})); err != nil {
 		t.Fatal(err)
 	}
 	if s.Gone() {
@@ -76,8 +76,8 @@ func TestLentDescriptors(t *testing.T) {
 	var mems []uint32
 	lend := func(want int) {
 		t.Helper()
-		var m abi.AddMemReply
-		c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, c.memfd(4096, unix.F_SEAL_SHRINK))
+		var m rpc.AddMemReply
+		c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &m, c.memfd(4096, unix.F_SEAL_SHRINK))
 		mems = append(mems, m.Mem)
 		kept := 0
 		for _, n := range mems {
@@ -95,7 +95,7 @@ func TestLentDescriptors(t *testing.T) {
 	for _, want := range []int{1, 2, 3, 4, 4} {
 		lend(want)
 	}
-	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: mems[0]}, nil)
+	c.do(rpc.OpDelMem, &rpc.HandleRequest{Handle: mems[0]}, nil)
 	lend(4)
 	c.close()
 	ts.srv.Close()
@@ -116,7 +116,7 @@ func TestMayShare(t *testing.T) {
 	shows := func(user, pid string) *Session {
 		t.Helper()
 		c, s := ts.helloDirect()
-		for kind, file := range map[uint32]string{abi.NamespaceUser: user, abi.NamespaceProcess: pid} {
+		for kind, file := range map[uint32]string{rpc.NamespaceUser: user, rpc.NamespaceProcess: pid} {
 			if file == "" {
 				continue
 			}
@@ -173,7 +173,7 @@ func TestNamespaceHeld(t *testing.T) {
 	ts := newServer(t)
 	c, s := ts.helloDirect()
 	before := openNamespaces(t)
-	if err := c.identify(abi.NamespaceUser, userNS); err != nil {
+	if err := c.identify(rpc.NamespaceUser, userNS); err != nil {
 		t.Fatal(err)
 	}
 	if n := openNamespaces(t); n != before+2 { // the client's own, in this process too
@@ -210,17 +210,17 @@ func TestIdentifyRefused(t *testing.T) {
 		}
 	}
 	want(c.identify(0, userNS), syscall.EINVAL)
-	want(c.identify(abi.NamespaceProcess+1, userNS), syscall.EINVAL)
-	_, err := c.try(abi.OpIdentify, &abi.IdentifyRequest{Kind: abi.NamespaceUser}, nil)
+	want(c.identify(rpc.NamespaceProcess+1, userNS), syscall.EINVAL)
+	_, err := c.try(rpc.OpIdentify, &rpc.IdentifyRequest{Kind: rpc.NamespaceUser}, nil)
 	want(err, syscall.EINVAL)
-	if err := c.identify(abi.NamespaceUser, userNS); err != nil {
+	if err := c.identify(rpc.NamespaceUser, userNS); err != nil {
 		t.Fatal(err)
 	}
-	want(c.identify(abi.NamespaceUser, userNS), syscall.EEXIST)
-	want(c.identify(abi.NamespaceProcess, "/proc/self/status"), syscall.EINVAL)
-	_, err = c.try(abi.OpDirect, &abi.HandleRequest{Handle: 1}, nil)
+	want(c.identify(rpc.NamespaceUser, userNS), syscall.EEXIST)
+	want(c.identify(rpc.NamespaceProcess, "/proc/self/status"), syscall.EINVAL)
+	_, err = c.try(rpc.OpDirect, &rpc.HandleRequest{Handle: 1}, nil)
 	want(err, syscall.ENOENT)
 
 	old := ts.client()
-	want(old.identify(abi.NamespaceUser, userNS), syscall.EOPNOTSUPP)
+	want(old.identify(rpc.NamespaceUser, userNS), syscall.EOPNOTSUPP)
 }

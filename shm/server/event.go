@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // maxAsync is how many async events of one open device may wait; further ones are dropped. A
@@ -25,7 +25,7 @@ type AsyncQueue struct {
 	max      int // of q, but for what is gone
 	mu       sync.Mutex
 	pipe     *osmem.EventWriter  // +checklocks:mu
-	q        []abi.AsyncEvent    // +checklocks:mu
+	q        []rpc.AsyncEvent    // +checklocks:mu
 	queued   map[asyncObj]uint32 // of q, by object; +checklocks:mu
 	reported map[asyncObj]uint32 // +checklocks:mu
 
@@ -37,7 +37,7 @@ type AsyncQueue struct {
 	// While it is quiet the client is told of nothing, of completion channels of the device neither;
 	// held waits for the end of that.
 	quiet bool                               // +checklocks:mu
-	held  []abi.AsyncEvent                   // +checklocks:mu
+	held  []rpc.AsyncEvent                   // +checklocks:mu
 	chans map[*ring.ChannelProducer]struct{} // +checklocks:mu
 }
 
@@ -85,7 +85,7 @@ func newAsyncQueue(most int, pipe *osmem.EventWriter) *AsyncQueue {
 type asyncObj struct{ kind, handle uint32 }
 
 // Push queues an event and wakes the client. It does not block.
-func (a *AsyncQueue) Push(e abi.AsyncEvent) {
+func (a *AsyncQueue) Push(e rpc.AsyncEvent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.quiet {
@@ -96,7 +96,7 @@ func (a *AsyncQueue) Push(e abi.AsyncEvent) {
 }
 
 // +checklocks:a.mu
-func (a *AsyncQueue) pushLocked(e abi.AsyncEvent) {
+func (a *AsyncQueue) pushLocked(e rpc.AsyncEvent) {
 	if !a.pipe.Open() || len(a.q)-a.gone >= a.max {
 		return
 	}
@@ -105,7 +105,7 @@ func (a *AsyncQueue) pushLocked(e abi.AsyncEvent) {
 	a.pipe.Token()
 }
 
-func (a *AsyncQueue) pop() (abi.AsyncEvent, bool) {
+func (a *AsyncQueue) pop() (rpc.AsyncEvent, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.q) > 0 {
@@ -116,12 +116,12 @@ func (a *AsyncQueue) pop() (abi.AsyncEvent, bool) {
 			continue
 		}
 		less(a.queued, o)
-		if e.Kind != abi.ObjNone {
+		if e.Kind != rpc.ObjNone {
 			a.reported[o]++
 		}
 		return e, true
 	}
-	return abi.AsyncEvent{}, false
+	return rpc.AsyncEvent{}, false
 }
 
 // skipLocked reports whether the first event of o is for nobody.
@@ -144,11 +144,11 @@ func less(m map[asyncObj]uint32, o asyncObj) {
 }
 
 // forget drops the events of an object that has been destroyed.
-func (a *AsyncQueue) forget(kind, handle uint32) (r abi.DestroyReply) {
+func (a *AsyncQueue) forget(kind, handle uint32) (r rpc.DestroyReply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := asyncObj{kind, handle}
-	a.held = slices.DeleteFunc(a.held, func(e abi.AsyncEvent) bool {
+	a.held = slices.DeleteFunc(a.held, func(e rpc.AsyncEvent) bool {
 		return asyncObj{e.Kind, e.Handle} == o
 	})
 	r.Reported, r.Tokens = a.reported[o], a.queued[o]
@@ -192,7 +192,7 @@ type cmChannel struct {
 type queuedEvent struct {
 	id    *CMID
 	child *CMID // of a connect request
-	ev    abi.CMEvent
+	ev    rpc.CMEvent
 }
 
 // hardEvents is where events other than requests stop too: an id has a handful in its life.
@@ -246,11 +246,11 @@ func (ch *cmChannel) add(e queuedEvent) {
 	}
 }
 
-func (ch *cmChannel) pop() (abi.CMEvent, bool) {
+func (ch *cmChannel) pop() (rpc.CMEvent, bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if len(ch.q) == 0 {
-		return abi.CMEvent{}, false
+		return rpc.CMEvent{}, false
 	}
 	e := ch.q[0]
 	ch.q[0] = queuedEvent{}
@@ -273,7 +273,7 @@ func (ch *cmChannel) pop() (abi.CMEvent, bool) {
 // never heard of.
 //
 // +checklocksignore: the lock of id.lock() is one of its result.
-func (id *CMID) forget() (r abi.CMDestroyIDReply, children []*CMID) {
+func (id *CMID) forget() (r rpc.CMDestroyIDReply, children []*CMID) {
 	ch := id.lock()
 	defer ch.mu.Unlock()
 	id.dead = true
@@ -310,8 +310,8 @@ func (ch *cmChannel) take(n int, f func(e *queuedEvent) bool) uint32 {
 
 // membershipOf is what an event of id tells of; nil: nothing of a group. The lock of id's channel
 // is held.
-func (id *CMID) membershipOf(e *abi.CMEvent) *membership {
-	if e.Type != abi.EvMulticastJoin && e.Type != abi.EvMulticastError {
+func (id *CMID) membershipOf(e *rpc.CMEvent) *membership {
+	if e.Type != rpc.EvMulticastJoin && e.Type != rpc.EvMulticastError {
 		return nil
 	}
 	return id.tags[e.Group]
@@ -346,7 +346,7 @@ func (id *CMID) member(addr netip.Addr) bool {
 // leave forgets a group and drops what waits of its events.
 //
 // +checklocksignore: the lock of id.lock() is one of its result.
-func (id *CMID) leave(addr netip.Addr) (r abi.CMLeaveMulticastReply) {
+func (id *CMID) leave(addr netip.Addr) (r rpc.CMLeaveMulticastReply) {
 	ch := id.lock()
 	defer ch.mu.Unlock()
 	m := id.groups[addr]
@@ -371,7 +371,7 @@ func (ch *cmChannel) close() {
 // that the client knows.
 //
 // +checklocksignore: two channels, in the order of their handles.
-func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
+func (id *CMID) migrate(to *cmChannel) (r rpc.CMMigrateReply) {
 	s, from := id.s, id.ch.Load()
 	s.mu.Lock() // the counts of ids, and no new child in between
 	defer s.mu.Unlock()
@@ -455,13 +455,13 @@ func (id *CMID) Handle() uint32 { return id.handle }
 
 // Push queues an event for the client: e's ID and UID are filled in. It does not block, and any
 // goroutine may call it. An error means that nobody will take the event.
-func (id *CMID) Push(e abi.CMEvent) error { return queuedEvent{id: id, ev: e}.push() }
+func (id *CMID) Push(e rpc.CMEvent) error { return queuedEvent{id: id, ev: e}.push() }
 
 // PushRequest queues a CONNECT_REQUEST on a listener's id. mk makes the handler of the new id that
 // goes with it; it is called before PushRequest returns, if there is room. An error means that
 // there was none, and the connection should be refused: mk was not called, or what it returned has
 // been closed. Do not call it with a lock that the handler's Close takes.
-func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error {
+func (id *CMID) PushRequest(e rpc.CMEvent, mk func(child *CMID) IDHandler) error {
 	s := id.s
 	s.mu.Lock()
 	n := s.ids.next(s.limits.CMIDs)
@@ -480,7 +480,7 @@ func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error
 	ch.ids++
 	s.mu.Unlock()
 	child.h = mk(child)
-	e.Type = abi.EvConnectRequest
+	e.Type = rpc.EvConnectRequest
 	if err := (queuedEvent{id: id, child: child, ev: e}).push(); err != nil {
 		child.h.Close() // the peer is refused either way
 		s.dropID(child)

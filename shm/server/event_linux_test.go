@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // An AsyncQueue says what a list says that is searched for each object, whatever comes, is taken
@@ -25,13 +26,13 @@ func TestAsyncQueue(t *testing.T) {
 	const most, handles = 40, 5
 	a := newAsyncQueue(most, pipe)
 	defer a.close()
-	var list []abi.AsyncEvent
+	var list []rpc.AsyncEvent
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range uint32(20_000) {
-		o := asyncObj{[]uint32{abi.ObjNone, abi.ObjQP, abi.ObjCQ}[r.IntN(3)], r.Uint32N(handles)}
+		o := asyncObj{[]uint32{rpc.ObjNone, rpc.ObjQP, rpc.ObjCQ}[r.IntN(3)], r.Uint32N(handles)}
 		switch r.IntN(4) {
 		case 0, 1:
-			e := abi.AsyncEvent{Type: i, Kind: o.kind, Handle: o.handle}
+			e := rpc.AsyncEvent{Type: i, Kind: o.kind, Handle: o.handle}
 			if a.Push(e); len(list) < most {
 				list = append(list, e)
 			}
@@ -44,7 +45,7 @@ func TestAsyncQueue(t *testing.T) {
 			}
 		case 3:
 			n := len(list)
-			list = slices.DeleteFunc(list, func(e abi.AsyncEvent) bool {
+			list = slices.DeleteFunc(list, func(e rpc.AsyncEvent) bool {
 				return e.Kind == o.kind && e.Handle == o.handle
 			})
 			if d := a.forget(o.kind, o.handle); int(d.Tokens) != n-len(list) {
@@ -68,12 +69,12 @@ func TestAsyncQueueQuiet(t *testing.T) {
 	defer a.close()
 	a.Quiet(true)
 	for i := range uint32(3) { // of which two have room
-		a.Push(abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: i})
+		a.Push(rpc.AsyncEvent{Type: 1, Kind: rpc.ObjQP, Handle: i})
 	}
 	if e, ok := a.pop(); ok {
 		t.Errorf("%+v in a quiet time", e)
 	}
-	if r := a.forget(abi.ObjQP, 0); r.Tokens != 0 {
+	if r := a.forget(rpc.ObjQP, 0); r.Tokens != 0 {
 		t.Errorf("%d tokens of what was not told", r.Tokens)
 	}
 	a.Quiet(false)
@@ -97,10 +98,10 @@ func BenchmarkForget(b *testing.B) {
 	defer a.close()
 	for b.Loop() {
 		for i := range uint32(n) {
-			a.Push(abi.AsyncEvent{Kind: abi.ObjQP, Handle: i})
+			a.Push(rpc.AsyncEvent{Kind: rpc.ObjQP, Handle: i})
 		}
 		for i := range uint32(n) {
-			a.forget(abi.ObjQP, i)
+			a.forget(rpc.ObjQP, i)
 		}
 	}
 }
@@ -110,20 +111,20 @@ func TestSRQRefusal(t *testing.T) {
 	ts := newServer(t)
 	c := rawConnect(t, ts.path)
 	hello := goodHello()
-	hello.Features = abi.FeatureReasons
-	c.do(abi.OpHello, hello, nil)
-	var ctx abi.CtxOpenReply
-	c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx)
-	var pd abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
-	for says, req := range map[string]*abi.CreateSRQRequest{
+	hello.Features = rpc.FeatureReasons
+	c.do(rpc.OpHello, hello, nil)
+	var ctx rpc.CtxOpenReply
+	c.do(rpc.OpCtxOpen, &rpc.CtxOpenRequest{}, &ctx)
+	var pd rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
+	for says, req := range map[string]*rpc.CreateSRQRequest{
 		"--limit depth=N": {PD: pd.PD, MaxWR: 1 << 31},
 		"max_sge":         {PD: pd.PD, MaxSGE: abi.MaxSGE + 1},
 	} {
-		var why abi.Refusal
-		if _, err := c.try(abi.OpCreateSRQ, req, &why); !errors.Is(err, syscall.EINVAL) ||
-			!strings.Contains(abi.CString(why.Why[:]), says) {
-			t.Errorf("%v, %q does not say %q", err, abi.CString(why.Why[:]), says)
+		var why rpc.Refusal
+		if _, err := c.try(rpc.OpCreateSRQ, req, &why); !errors.Is(err, syscall.EINVAL) ||
+			!strings.Contains(rpc.CString(why.Why[:]), says) {
+			t.Errorf("%v, %q does not say %q", err, rpc.CString(why.Why[:]), says)
 		}
 	}
 }

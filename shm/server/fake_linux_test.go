@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A fakeRNIC counts what its sessions have. Its QPs complete every send at once.
@@ -61,17 +62,17 @@ func (f *fakeRNIC) causes() []error {
 }
 
 func (h *fakeHandler) Devices() []string { return []string{"fake0", "fake1"} }
-func (h *fakeHandler) QueryDevice(d uint32) (*abi.QueryDeviceReply, error) {
+func (h *fakeHandler) QueryDevice(d uint32) (*rpc.QueryDeviceReply, error) {
 	if d > 1 {
 		return nil, syscall.ENODEV
 	}
-	return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(h.Devices()[d]), MaxQP: 1 << 20,
+	return &rpc.QueryDeviceReply{Name: rpc.MakeDeviceName(h.Devices()[d]), MaxQP: 1 << 20,
 		MaxCQ: 1 << 20, MaxSGE: 100, MaxPD: 7}, nil
 }
-func (h *fakeHandler) QueryPort(d, port uint32) (*abi.QueryPortReply, error) {
-	return &abi.QueryPortReply{State: 4, LinkLayer: 2}, nil
+func (h *fakeHandler) QueryPort(d, port uint32) (*rpc.QueryPortReply, error) {
+	return &rpc.QueryPortReply{State: 4, LinkLayer: 2}, nil
 }
-func (h *fakeHandler) QueryGID(d, port, i uint32) (*abi.QueryGIDReply, error) {
+func (h *fakeHandler) QueryGID(d, port, i uint32) (*rpc.QueryGIDReply, error) {
 	return nil, errors.New("no errno in here")
 }
 func (h *fakeHandler) LendMem() error { return nil }
@@ -84,7 +85,7 @@ func (h *fakeHandler) OpenContext(d uint32, ev *AsyncQueue) (ContextHandler, err
 	h.queue = ev
 	return &fakeCtx{fakeObj{h}}, nil
 }
-func (h *fakeHandler) CreateID(_ *abi.CMCreateIDRequest, id *CMID) (IDHandler, error) {
+func (h *fakeHandler) CreateID(_ *rpc.CMCreateIDRequest, id *CMID) (IDHandler, error) {
 	i := &fakeID{h: h, id: id}
 	h.f.mu.Lock()
 	h.f.ids = append(h.f.ids, i)
@@ -100,13 +101,13 @@ func (h *fakeHandler) List(kind uint32, all bool) (iter.Seq[any], error) {
 				return
 			}
 		}
-		yield(strings.Repeat("x", abi.MaxMessage))
+		yield(strings.Repeat("x", rpc.MaxMessage))
 	}, nil
 }
-func (h *fakeHandler) Control(req *abi.ControlRequest, fd int) (bool, error) {
+func (h *fakeHandler) Control(req *rpc.ControlRequest, fd int) (bool, error) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
-	h.f.changes = append(h.f.changes, abi.CString(req.Value[:]))
+	h.f.changes = append(h.f.changes, rpc.CString(req.Value[:]))
 	return false, nil
 }
 func (h *fakeHandler) Stat(bool) iter.Seq[any] { return func(func(any) bool) {} }
@@ -160,7 +161,7 @@ func (c *fakeCtx) CreateCQ(r *ring.CQProducer, _ uint32) (CQHandler, error) {
 	return &fakeCQ{c.fakeObj, r},
 		nil
 }
-func (p *fakePD) RegMR(req *abi.RegMRRequest, m *osmem.Memory, old MRHandler) (MRHandler, error) {
+func (p *fakePD) RegMR(req *rpc.RegMRRequest, m *osmem.Memory, old MRHandler) (MRHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
 	p.h.f.key++
@@ -192,7 +193,7 @@ func (p *fakePD) AllocMW(typ uint32) (MWHandler, error) {
 	return &fakeMW{p.fakeObj, 0x100 * typ}, nil
 }
 func (m *fakeMW) RKey() uint32 { return m.key }
-func (p *fakePD) CreateSRQ(_ *abi.CreateSRQRequest, r *ring.DaemonSRQ) (SRQHandler, error) {
+func (p *fakePD) CreateSRQ(_ *rpc.CreateSRQRequest, r *ring.DaemonSRQ) (SRQHandler, error) {
 	q := &fakeSRQ{fakeObj: p.fakeObj, rings: r}
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
@@ -211,7 +212,7 @@ func (q *fakeSRQ) Close() error {
 	}
 	return nil
 }
-func (p *fakePD) Depths(abi.QPCaps) (send, recv uint32) { return 0, 0 }
+func (p *fakePD) Depths(rpc.QPCaps) (send, recv uint32) { return 0, 0 }
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
@@ -226,13 +227,13 @@ func (q *fakeQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
 func (q *fakeQP) DirectSleep() (int, error)     { return -1, syscall.EAGAIN }
 func (q *fakeQP) DirectWake() (int, error)      { return -1, syscall.EAGAIN }
 
-func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error), *abi.DirectReply) (int,
+func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error), *rpc.DirectReply) (int,
 	error) {
 	return -1, syscall.EAGAIN
 }
 
 // await waits as for a neighbour that does not answer, if a test wants that and a has lostGID.
-func (o fakeObj) await(a *abi.AHAttr) error {
+func (o fakeObj) await(a *rpc.AHAttr) error {
 	if o.h.f.lost == nil || a.GIDIndex != lostGID {
 		return nil
 	}
@@ -243,15 +244,15 @@ func (o fakeObj) await(a *abi.AHAttr) error {
 
 const lostGID = 77
 
-func (q *fakeQP) Modify(r *abi.ModifyQPRequest) error {
+func (q *fakeQP) Modify(r *rpc.ModifyQPRequest) error {
 	if err := q.await(&r.Attr.Path); err != nil {
 		return err
 	}
 	q.rings.SetState(r.State)
 	return nil
 }
-func (q *fakeQP) Query(r *abi.QueryQPReply) {
-	r.State, r.Attr = abi.StateRTS, abi.QPAttr{Port: 1, DestQPN: 0x123456}
+func (q *fakeQP) Query(r *rpc.QueryQPReply) {
+	r.State, r.Attr = abi.StateRTS, rpc.QPAttr{Port: 1, DestQPN: 0x123456}
 }
 func (q *fakeQP) Attach(g [16]byte) error {
 	if g[0] != 0xff {
@@ -261,8 +262,8 @@ func (q *fakeQP) Attach(g [16]byte) error {
 }
 func (q *fakeQP) Detach([16]byte) error { return nil }
 func (c *fakeCQ) Resize(int) error      { return nil }
-func (p *fakePD) CreateAH(a *abi.AHAttr) (AHHandler, error) {
-	if a.Flags != abi.AHGlobal {
+func (p *fakePD) CreateAH(a *rpc.AHAttr) (AHHandler, error) {
+	if a.Flags != rpc.AHGlobal {
 		return nil, syscall.EINVAL
 	}
 	if err := p.await(a); err != nil {
@@ -313,12 +314,12 @@ func (i *fakeID) note(format string, args ...any) error {
 }
 func (i *fakeID) Bind(a netip.AddrPort) error { return i.note("bind %v", a) }
 func (i *fakeID) ResolveAddr(src, dst netip.AddrPort, ms uint32) error {
-	i.id.Push(abi.CMEvent{Type: abi.EvAddrResolved})
+	i.id.Push(rpc.CMEvent{Type: rpc.EvAddrResolved})
 	return i.note("resolve %v %v %d", src, dst, ms)
 }
 func (i *fakeID) ResolveRoute(uint32) error { return i.note("route") }
 func (i *fakeID) Listen(n uint32) error     { return i.note("listen %d", n) }
-func (i *fakeID) Connect(q QPHandler, p *abi.ConnParam) error {
+func (i *fakeID) Connect(q QPHandler, p *rpc.ConnParam) error {
 	b, _ := p.PrivateData()
 	return i.note("connect %d %q", numOf(q), b)
 }
@@ -330,7 +331,7 @@ func numOf(q QPHandler) uint32 {
 	}
 	return q.Num()
 }
-func (i *fakeID) Accept(q QPHandler, _ *abi.ConnParam) error {
+func (i *fakeID) Accept(q QPHandler, _ *rpc.ConnParam) error {
 	return i.note("accept %d", numOf(q))
 }
 
@@ -342,10 +343,10 @@ func (i *fakeID) Join(a netip.Addr, group uint64) error {
 		return syscall.ENODEV
 	}
 	if a == notJoined {
-		return i.id.Push(abi.CMEvent{Type: abi.EvMulticastError, Group: group})
+		return i.id.Push(rpc.CMEvent{Type: rpc.EvMulticastError, Group: group})
 	}
-	i.id.Push(abi.CMEvent{Type: abi.EvMulticastJoin, Group: group, Path: abi.AHAttr{
-		GID: a.As16(), Flags: abi.AHGlobal}})
+	i.id.Push(rpc.CMEvent{Type: rpc.EvMulticastJoin, Group: group, Path: rpc.AHAttr{
+		GID: a.As16(), Flags: rpc.AHGlobal}})
 	return i.note("join %v %d", a, group)
 }
 func (i *fakeID) Leave(a netip.Addr) error {
@@ -367,12 +368,12 @@ func (i *fakeID) Notify() error         { return i.note("notify") }
 func (i *fakeID) SetOption(l, n uint32, v []byte) error {
 	return i.note("option %d %d %v", l, n, v)
 }
-func (i *fakeID) Query() abi.CMQueryReply { return abi.CMQueryReply{Device: abi.NoDevice} }
-func (i *fakeID) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
+func (i *fakeID) Query() rpc.CMQueryReply { return rpc.CMQueryReply{Device: rpc.NoDevice} }
+func (i *fakeID) InitQPAttr(state uint32) (rpc.CMInitQPAttrReply, error) {
 	if state != abi.StateInit {
-		return abi.CMInitQPAttrReply{}, syscall.EINVAL
+		return rpc.CMInitQPAttrReply{}, syscall.EINVAL
 	}
-	return abi.CMInitQPAttrReply{Mask: abi.QPAttrState, State: state}, nil
+	return rpc.CMInitQPAttrReply{Mask: rpc.QPAttrState, State: state}, nil
 }
 func (i *fakeID) Close() error {
 	if p := i.udp.Load(); p != nil {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // slowSocket is a descriptor whose last close waits until release: a TCP connection that is to send
@@ -63,17 +64,17 @@ func TestDescriptorThatHangs(t *testing.T) {
 		now  bool // the session ends at once, for another reason
 	}{
 		{"as its memory", func(c *rawClient, fd int) {
-			c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpSetMem},
-				&abi.SetMemRequest{NonceAddr: 1 << 20}), fd)
+			c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpSetMem},
+				&rpc.SetMemRequest{NonceAddr: 1 << 20}), fd)
 		}, false},
 		{"lent", func(c *rawClient, fd int) {
-			c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpAddMem}, &abi.AddMemRequest{}), fd)
+			c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpAddMem}, &rpc.AddMemRequest{}), fd)
 		}, false},
 		{"with a request that takes none", func(c *rawClient, fd int) {
-			c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpAllocPD}, &abi.AllocPDRequest{}), fd)
+			c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpAllocPD}, &rpc.AllocPDRequest{}), fd)
 		}, true},
 		{"two", func(c *rawClient, fd int) {
-			c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpAddMem}, &abi.AddMemRequest{}), fd,
+			c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpAddMem}, &rpc.AddMemRequest{}), fd,
 				c.memfd(1, 0))
 		}, true},
 	} {
@@ -85,7 +86,7 @@ func TestDescriptorThatHangs(t *testing.T) {
 			defer release()
 			ts.srv.mu.Lock() // no session begins until the last one who has the socket is the daemon
 			c := rawConnect(t, ts.path)
-			c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpHello}, goodHello()))
+			c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpHello}, goodHello()))
 			tt.do(c, fd)
 			syscall.Close(fd)
 			ts.srv.mu.Unlock()
@@ -129,7 +130,7 @@ func TestDescriptorsOfTheRefused(t *testing.T) {
 		defer release()
 		releases = append(releases, release)
 		c := rawConnect(t, ts.path)
-		c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpHello}, goodHello()), fd)
+		c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpHello}, goodHello()), fd)
 		c.close()
 		syscall.Close(fd)
 	}
@@ -140,7 +141,7 @@ func TestDescriptorsOfTheRefused(t *testing.T) {
 		return ts.srv.refused.Load() == maxRefusals+1 && len(ts.srv.refusals) == 0
 	})
 	over := rawConnect(t, ts.path)
-	if _, err := over.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := over.try(rpc.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("a client beyond the limit is told %v", err)
 	}
 	hq.roundTrip(t, 1)
@@ -159,7 +160,7 @@ func TestDescriptorsOfTheRefused(t *testing.T) {
 	refused := func() bool { return ts.srv.refused.Load() == 3*maxLeaving+maxRefusals+2 }
 	ts.want("all are refused", func() bool { return refused() && idle() })
 	last := rawConnect(t, ts.path)
-	if _, err := last.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := last.try(rpc.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("the last client is told %v", err)
 	}
 	ts.want("the last ones to go", idle)

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // FuzzControl: whatever a client sends after its HELLO, it gets one reply to each request or its
@@ -19,55 +20,55 @@ func FuzzControl(f *testing.F) {
 		f.Add(b, false)
 		f.Add(b, true)
 	}
-	msg := func(op abi.Op, body abi.Message) []byte {
-		return abi.AppendMessage(nil, abi.Header{Op: op, Seq: 1}, body)
+	msg := func(op rpc.Op, body rpc.Message) []byte {
+		return rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: 1}, body)
 	}
 	setup := [][]byte{
-		msg(abi.OpCtxOpen, &abi.CtxOpenRequest{}), msg(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: 1}),
-		msg(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: 1}),
-		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5, Chan: 1}),
-		msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1}),
-		msg(abi.OpAddMem, &abi.AddMemRequest{}),
-		msg(abi.OpRegMR, &abi.RegMRRequest{PD: 1, Mode: abi.ModeShared, Mem: 1, Length: 4096}),
-		msg(abi.OpCMCreateChan, &abi.Empty{}), msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{
-			Chan: 1, PS: abi.PSTCP}),
-		msg(abi.OpCMConnect, &abi.CMConnectRequest{ID: 1, PD: 1, Param: abi.ConnParam{QPN: 1}}),
-		msg(abi.OpCMDestroyID, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: 1, Chan: 1}),
-		msg(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: 1, State: abi.StateInit}),
-		msg(abi.OpReregMR, &abi.ReregMRRequest{MR: 1, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
-			Mode: abi.ModeShared, Mem: 1, Length: 1}}),
-		msg(abi.OpAllocMR, &abi.AllocMRRequest{PD: 1, MaxLen: 1}), msg(abi.OpAllocMW, &abi.AllocMWRequest{
+		msg(rpc.OpCtxOpen, &rpc.CtxOpenRequest{}), msg(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: 1}),
+		msg(rpc.OpCreateChan, &rpc.CreateChanRequest{Ctx: 1}),
+		msg(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: 1, CQE: 5, Chan: 1}),
+		msg(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1}),
+		msg(rpc.OpAddMem, &rpc.AddMemRequest{}),
+		msg(rpc.OpRegMR, &rpc.RegMRRequest{PD: 1, Mode: rpc.ModeShared, Mem: 1, Length: 4096}),
+		msg(rpc.OpCMCreateChan, &rpc.Empty{}), msg(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{
+			Chan: 1, PS: rpc.PSTCP}),
+		msg(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: 1, PD: 1, Param: rpc.ConnParam{QPN: 1}}),
+		msg(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: 1}),
+		msg(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: 1, Chan: 1}),
+		msg(rpc.OpCMInitQPAttr, &rpc.CMInitQPAttrRequest{ID: 1, State: abi.StateInit}),
+		msg(rpc.OpReregMR, &rpc.ReregMRRequest{MR: 1, Flags: rpc.ReregTranslation, New: rpc.RegMRRequest{
+			Mode: rpc.ModeShared, Mem: 1, Length: 1}}),
+		msg(rpc.OpAllocMR, &rpc.AllocMRRequest{PD: 1, MaxLen: 1}), msg(rpc.OpAllocMW, &rpc.AllocMWRequest{
 			PD: 1, Type: 2}),
-		msg(abi.OpDeallocMW, &abi.HandleRequest{Handle: 1}), msg(abi.OpCreateSRQ, &abi.CreateSRQRequest{
+		msg(rpc.OpDeallocMW, &rpc.HandleRequest{Handle: 1}), msg(rpc.OpCreateSRQ, &rpc.CreateSRQRequest{
 			PD: 1, MaxWR: 4, MaxSGE: 1}),
-		msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1, SRQ: 1, Caps: abi.QPCaps{
+		msg(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1, SRQ: 1, Caps: rpc.QPCaps{
 			TxSlab: 100}}),
-		msg(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: 1, Mask: abi.ModifySRQLimit, Limit: 1}),
-		msg(abi.OpQuerySRQ, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpDestroySRQ, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpDestroyQP, &abi.HandleRequest{Handle: 1}), msg(abi.OpDestroyCQ, &abi.HandleRequest{
+		msg(rpc.OpModifySRQ, &rpc.ModifySRQRequest{SRQ: 1, Mask: rpc.ModifySRQLimit, Limit: 1}),
+		msg(rpc.OpQuerySRQ, &rpc.HandleRequest{Handle: 1}),
+		msg(rpc.OpDestroySRQ, &rpc.HandleRequest{Handle: 1}),
+		msg(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: 1}), msg(rpc.OpDestroyCQ, &rpc.HandleRequest{
 			Handle: 1}),
-		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5}),
-		msg(abi.OpResizeCQ, &abi.ResizeCQRequest{CQ: 2, CQE: 9}),
-		msg(abi.OpSwitchCQ, &abi.HandleRequest{Handle: 2}),
-		msg(abi.OpCreateAH, &abi.CreateAHRequest{PD: 1, Attr: abi.AHAttr{Flags: abi.AHGlobal}}),
-		msg(abi.OpDestroyAH, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpAttachMcast, &abi.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
-		msg(abi.OpDetachMcast, &abi.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
-		msg(abi.OpModifyQP, &abi.ModifyQPRequest{QP: 2, Mask: 1 | 1<<7, State: 2, Attr: abi.QPAttr{
+		msg(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: 1, CQE: 5}),
+		msg(rpc.OpResizeCQ, &rpc.ResizeCQRequest{CQ: 2, CQE: 9}),
+		msg(rpc.OpSwitchCQ, &rpc.HandleRequest{Handle: 2}),
+		msg(rpc.OpCreateAH, &rpc.CreateAHRequest{PD: 1, Attr: rpc.AHAttr{Flags: rpc.AHGlobal}}),
+		msg(rpc.OpDestroyAH, &rpc.HandleRequest{Handle: 1}),
+		msg(rpc.OpAttachMcast, &rpc.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
+		msg(rpc.OpDetachMcast, &rpc.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
+		msg(rpc.OpModifyQP, &rpc.ModifyQPRequest{QP: 2, Mask: 1 | 1<<7, State: 2, Attr: rpc.QPAttr{
 			PathMTU: 3}}),
-		msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: 1, PS: abi.PSUDP}),
-		msg(abi.OpCMJoinMulticast, &abi.CMJoinMulticastRequest{ID: 2, UID: 1, Addr: abi.SockAddr{
-			Family: abi.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
-		msg(abi.OpCMLeaveMulticast, &abi.CMLeaveMulticastRequest{ID: 2, Addr: abi.SockAddr{
-			Family: abi.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
+		msg(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: 1, PS: rpc.PSUDP}),
+		msg(rpc.OpCMJoinMulticast, &rpc.CMJoinMulticastRequest{ID: 2, UID: 1, Addr: rpc.SockAddr{
+			Family: rpc.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
+		msg(rpc.OpCMLeaveMulticast, &rpc.CMLeaveMulticastRequest{ID: 2, Addr: rpc.SockAddr{
+			Family: rpc.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
 	}
 	add(setup...)
 	for i := range setup {
 		add(setup[i])
 	}
-	add(msg(abi.OpList, &abi.ListRequest{Kind: 6}), msg(abi.OpStat, &abi.ListRequest{Cursor: 1}),
+	add(msg(rpc.OpList, &rpc.ListRequest{Kind: 6}), msg(rpc.OpStat, &rpc.ListRequest{Cursor: 1}),
 		[]byte{1, 2, 3}, nil)
 	ts := newServer(f)
 	other := ts.client().newQP()
@@ -76,11 +77,11 @@ func FuzzControl(f *testing.F) {
 		defer c.close()
 		mem := c.memfd(4096, unix.F_SEAL_SHRINK)
 		for n := 0; len(script) >= 2 && n < 40; n++ {
-			l := min(int(script[0])|int(script[1])<<8, len(script)-2, abi.MaxMessage+1)
+			l := min(int(script[0])|int(script[1])<<8, len(script)-2, rpc.MaxMessage+1)
 			m := script[2 : 2+l]
 			script = script[2+l:]
 			var fds []int
-			if withFD && len(m) > 1 && (m[0] == byte(abi.OpAddMem) || m[0] == byte(abi.OpSetMem)) {
+			if withFD && len(m) > 1 && (m[0] == byte(rpc.OpAddMem) || m[0] == byte(rpc.OpSetMem)) {
 				fds = append(fds, mem)
 			}
 			if len(m) == 0 || c.sendRaw(m, fds...) != nil {

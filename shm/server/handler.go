@@ -4,9 +4,9 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // The interfaces of this file are the seam to what lies above: the daemon implements them over its
@@ -25,9 +25,9 @@ type Handler interface {
 	Devices() []string
 	// QueryDevice and its like: ENODEV for a device that there is not. The limits of the session's
 	// quotas are applied by the caller, but for a device that is described as a card of others.
-	QueryDevice(device uint32) (*abi.QueryDeviceReply, error)
-	QueryPort(device, port uint32) (*abi.QueryPortReply, error)
-	QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error)
+	QueryDevice(device uint32) (*rpc.QueryDeviceReply, error)
+	QueryPort(device, port uint32) (*rpc.QueryPortReply, error)
+	QueryGID(device, port, index uint32) (*rpc.QueryGIDReply, error)
 	// OpenContext opens a device for the session. Its async events go to events.
 	OpenContext(device uint32, events *AsyncQueue) (ContextHandler, error)
 	// MemGone says that memory which peers may have mapped was taken back.
@@ -35,7 +35,7 @@ type Handler interface {
 	// LendMem says that the client has lent its own memory (SET_MEM): MRs of ModeApp may follow.
 	LendMem() error
 	// CreateID makes a connection manager id. Its events go to id.Push, from any goroutine.
-	CreateID(req *abi.CMCreateIDRequest, id *CMID) (IDHandler, error)
+	CreateID(req *rpc.CMCreateIDRequest, id *CMID) (IDHandler, error)
 	// List gives rows of a kind (ListDev...; ListClient and ListUser are answered by shm), each of
 	// which is one JSON object when it is marshalled. all: the caller may see every session's
 	// objects, else only those of its own session. The client takes rows as it likes: no lock may be
@@ -46,7 +46,7 @@ type Handler interface {
 	Stat(all bool) iter.Seq[any]
 	// Control changes the daemon, for a privileged client. fd is what came with the request, -1 if
 	// there was none; taken says that it is the handler's. It may wait.
-	Control(req *abi.ControlRequest, fd int) (taken bool, err error)
+	Control(req *rpc.ControlRequest, fd int) (taken bool, err error)
 	// Close ends the session: connections are ended, QPs, MRs, ids and all else are freed. It is
 	// called once, when no other method runs or will be called, and the Close methods of the
 	// objects are not called then. cause is nil if the client ended in order. Close may wait for
@@ -67,18 +67,18 @@ type ContextHandler interface {
 type PDHandler interface {
 	// RegMR registers mem: under a new key or, if old is not nil, in place of old, which ends, under
 	// its key. If it fails old is as it was.
-	RegMR(req *abi.RegMRRequest, mem *osmem.Memory, old MRHandler) (MRHandler, error)
+	RegMR(req *rpc.RegMRRequest, mem *osmem.Memory, old MRHandler) (MRHandler, error)
 	AllocMR(maxLen uint64) (MRHandler, error)
 	AllocMW(typ uint32) (MWHandler, error)
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
-	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
+	CreateSRQ(req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
 	// Depths are how many requests the queues of a QP are said to have that asks for these; 0: as many
 	// as the rings have.
-	Depths(asked abi.QPCaps) (send, recv uint32)
+	Depths(asked rpc.QPCaps) (send, recv uint32)
 	CreateQP(p *QPParts) (QPHandler, error)
 	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
 	// call may know it.
-	CreateAH(attr *abi.AHAttr) (AHHandler, error)
+	CreateAH(attr *rpc.AHAttr) (AHHandler, error)
 	Close() error
 }
 
@@ -90,9 +90,9 @@ type AHHandler interface {
 
 // QPParts are what a QP is made of.
 type QPParts struct {
-	Type           uint32     // abi.TypeRC...
-	Asked          abi.QPCaps // what the client wants at least
-	Caps           abi.QPCaps // those that the rings have
+	Type           uint32     // rpc.TypeRC...
+	Asked          rpc.QPCaps // what the client wants at least
+	Caps           rpc.QPCaps // those that the rings have
 	SigAll         bool       // every send request completes visibly
 	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit
 	SendCQ, RecvCQ CQHandler  // of the same context
@@ -135,15 +135,15 @@ type SRQHandler interface {
 type QPHandler interface {
 	Num() uint32 // 24 bits, unique on its device
 	// Modify: EINPROGRESS is as CreateAH's. It may wait for who runs the queue pair.
-	Modify(req *abi.ModifyQPRequest) error
+	Modify(req *rpc.ModifyQPRequest) error
 	// Query fills what the rings do not tell: State, Access, IRD, ORD and Attr.
-	Query(r *abi.QueryQPReply)
+	Query(r *rpc.QueryQPReply)
 	// Attach makes the QP a member of a multicast group, which it is not; Detach ends that.
 	Attach(group [16]byte) error
 	Detach(group [16]byte) error
 	// Direct gives a descriptor of the memory that the QP and its peer share on the direct path, and
 	// fills rep; EAGAIN: there is none now. alloc makes such memory, and what gives it back.
-	Direct(alloc func(size int) (*osmem.Region, int, func(), error), rep *abi.DirectReply) (
+	Direct(alloc func(size int) (*osmem.Region, int, func(), error), rep *rpc.DirectReply) (
 		fd int, err error)
 	// DirectKeys gives a descriptor of the keys of the peer's domain, and DirectMem one of memory that
 	// the peer's client has lent; EAGAIN: there is no direct path now.
@@ -171,8 +171,8 @@ type IDHandler interface {
 	Listen(backlog uint32) error
 	// Connect and Accept get a nil qp for an id of datagrams that names none, and where the client
 	// moves the QP with number p.QPN itself; EINVAL if it has none of that number.
-	Connect(qp QPHandler, p *abi.ConnParam) error
-	Accept(qp QPHandler, p *abi.ConnParam) error
+	Connect(qp QPHandler, p *rpc.ConnParam) error
+	Accept(qp QPHandler, p *rpc.ConnParam) error
 	// Establish says that the client has moved its QP to RTS.
 	Establish() error
 	// Notify says that the QP of an id that has accepted has heard of its peer; EISCONN: it is known.
@@ -187,9 +187,9 @@ type IDHandler interface {
 	Reject(private []byte) error
 	Disconnect() error
 	SetOption(level, name uint32, value []byte) error
-	Query() abi.CMQueryReply
+	Query() rpc.CMQueryReply
 	// InitQPAttr says what takes the id's QP to a state (StateInit, StateRTR or StateRTS).
-	InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error)
+	InitQPAttr(state uint32) (rpc.CMInitQPAttrReply, error)
 	// Close ends the id: a listener refuses what is pending, a connection is disconnected. No
 	// event is pushed after it has returned.
 	Close() error

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/proctest"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // helperProcess is what the test binary does when it runs as another process.
@@ -29,20 +29,20 @@ func helperProcess(what string) {
 	case "busy":
 		c.hello()
 		q := c.newQP()
-		c.do(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
+		c.do(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
 		fd := c.memfd(1<<20, unix.F_SEAL_SHRINK)
-		var m abi.AddMemReply
-		c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, fd)
+		var m rpc.AddMemReply
+		c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &m, fd)
 		for range 10 {
-			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Length: 1 << 20},
+			c.do(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeShared, Mem: m.Mem, Length: 1 << 20},
 				nil)
-			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 1 << 20},
+			c.do(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeApp, Addr: 1 << 20, Length: 1 << 20},
 				nil)
 			c.newQP()
 		}
-		var ch abi.CMCreateChanReply
-		c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
-		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP}, nil)
+		var ch rpc.CMCreateChanReply
+		c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+		c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP}, nil)
 		fmt.Println("ready")
 		for i := uint64(0); ; i++ {
 			q.roundTrip(f, i)

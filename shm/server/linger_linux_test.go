@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // asleep waits until the doorbell's thread has announced itself to sleep.
@@ -118,8 +119,8 @@ func TestLingerBlocked(t *testing.T) {
 
 	// A message may come while the QP ends, and its CQ with it.
 	other.c.Arm(false)
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: other.qp}, nil)
-	c.do(abi.OpDestroyCQ, &abi.HandleRequest{Handle: other.cq}, nil)
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: other.qp}, nil)
+	c.do(rpc.OpDestroyCQ, &rpc.HandleRequest{Handle: other.cq}, nil)
 	ts.want("it lingers where a CQ has gone", func() bool { return bring(s, nil, otherRing) })
 }
 

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A listing is what a LIST or STAT goes through while the client pages through it.
 type listing struct {
-	op    abi.Op
+	op    rpc.Op
 	kind  uint32
 	given uint64 // rows: where the client has to go on
 	next  func() (row any, ok bool)
@@ -30,9 +30,9 @@ func (l *listing) end() {
 }
 
 // maxListRow leaves room for the newline.
-const maxListRow = abi.ListData - 1
+const maxListRow = rpc.ListData - 1
 
-func (o *operation) list(req *abi.ListRequest) (*abi.ListReply, error) {
+func (o *operation) list(req *rpc.ListRequest) (*rpc.ListReply, error) {
 	if req.Flags != 0 {
 		return nil, syscall.EINVAL
 	}
@@ -48,7 +48,7 @@ func (o *operation) list(req *abi.ListRequest) (*abi.ListReply, error) {
 	} else if l.op != o.h.Op || l.kind != req.Kind || req.Cursor != l.given {
 		return nil, syscall.EINVAL
 	}
-	r := &abi.ListReply{}
+	r := &rpc.ListReply{}
 	for {
 		if l.row == nil {
 			if l.row = l.marshalNext(); l.row == nil {
@@ -56,7 +56,7 @@ func (o *operation) list(req *abi.ListRequest) (*abi.ListReply, error) {
 				return r, nil
 			}
 		}
-		if int(r.Len)+len(l.row)+1 > abi.ListData {
+		if int(r.Len)+len(l.row)+1 > rpc.ListData {
 			r.Next = l.given
 			return r, nil
 		}
@@ -88,16 +88,16 @@ func (l *listing) marshalNext() []byte {
 func (o *operation) rows(kind uint32) (iter.Seq[any], error) {
 	all := o.s.privileged()
 	switch {
-	case o.h.Op == abi.OpStat:
+	case o.h.Op == rpc.OpStat:
 		if kind != 0 {
 			return nil, syscall.EINVAL
 		}
 		return o.s.h.Stat(all), nil
-	case kind == abi.ListClient:
+	case kind == rpc.ListClient:
 		return o.s.srv.clients(o.s, all), nil
-	case kind == abi.ListUser:
+	case kind == rpc.ListUser:
 		return o.s.srv.users(o.s, all), nil
-	case kind >= abi.ListDev && kind <= abi.ListCtx:
+	case kind >= rpc.ListDev && kind <= rpc.ListCtx:
 		return o.s.h.List(kind, all)
 	}
 	return nil, syscall.EINVAL

@@ -10,23 +10,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // lend makes a region of a fresh mem, and returns the client's view and the daemon's.
 func (c *rawClient) lend(ts *testServer, q *rawQP, size int, off, length uint64) ([]byte,
-	*osmem.Memory, *abi.RegMRReply, uint32) {
+	*osmem.Memory, *rpc.RegMRReply, uint32) {
 	c.t.Helper()
 	fd := c.memfd(int64(size), unix.F_SEAL_SHRINK)
 	view := c.mmap(fd)
-	var m abi.AddMemReply
-	c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, fd)
+	var m rpc.AddMemReply
+	c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &m, fd)
 	if m.Size != uint64(size) {
 		c.t.Fatalf("size %d, want %d", m.Size, size)
 	}
-	var mr abi.RegMRReply
-	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Offset: off,
+	var mr rpc.RegMRReply
+	c.do(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeShared, Mem: m.Mem, Offset: off,
 		Length: length, IOVA: 1 << 40, Access: 1 | 1<<20}, &mr)
 	return view, ts.memory(mr.LKey), &mr, m.Mem
 }
@@ -69,24 +69,24 @@ func TestSharedMemory(t *testing.T) {
 			t.Errorf("write of 3 at %d: %v", off, err)
 		}
 	}
-	for name, req := range map[string]*abi.RegMRRequest{
-		"beyond the mem": {PD: q.pd, Mode: abi.ModeShared, Mem: mem, Offset: 16000, Length: 400},
-		"offset beyond":  {PD: q.pd, Mode: abi.ModeShared, Mem: mem, Offset: 16385},
-		"offset wraps":   {PD: q.pd, Mode: abi.ModeShared, Mem: mem, Offset: ^uint64(0), Length: 2},
-		"iova wraps":     {PD: q.pd, Mode: abi.ModeShared, Mem: mem, IOVA: ^uint64(0) - 1, Length: 3},
+	for name, req := range map[string]*rpc.RegMRRequest{
+		"beyond the mem": {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, Offset: 16000, Length: 400},
+		"offset beyond":  {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, Offset: 16385},
+		"offset wraps":   {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, Offset: ^uint64(0), Length: 2},
+		"iova wraps":     {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, IOVA: ^uint64(0) - 1, Length: 3},
 		"unknown mode":   {PD: q.pd, Mode: 2, Mem: mem},
-		"unknown access": {PD: q.pd, Mode: abi.ModeShared, Mem: mem, Access: 1 << 5},
-		"mode 0, no fd":  {PD: q.pd, Mode: abi.ModeApp, Addr: 65536, Length: 1},
-		"length of 2^47": {PD: q.pd, Mode: abi.ModeShared, Mem: mem, Length: 1 << 47},
+		"unknown access": {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, Access: 1 << 5},
+		"mode 0, no fd":  {PD: q.pd, Mode: rpc.ModeApp, Addr: 65536, Length: 1},
+		"length of 2^47": {PD: q.pd, Mode: rpc.ModeShared, Mem: mem, Length: 1 << 47},
 	} {
-		if _, err := c.try(abi.OpRegMR, req, nil); !errors.Is(err, syscall.EINVAL) {
+		if _, err := c.try(rpc.OpRegMR, req, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// After DEREG_MR nothing is reached through it, also by a handler that kept it, once the mem
 	// has gone too.
-	c.do(abi.OpDeregMR, &abi.HandleRequest{Handle: mr.MR}, nil)
-	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: mem}, nil)
+	c.do(rpc.OpDeregMR, &rpc.HandleRequest{Handle: mr.MR}, nil)
+	c.do(rpc.OpDelMem, &rpc.HandleRequest{Handle: mem}, nil)
 	if err := m.ReadAt(b, 0); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("read of a region that is gone: %v", err)
 	}
@@ -158,13 +158,13 @@ func TestAppMemory(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
 	q := c.newQP()
-	c.do(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
+	c.do(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
 	fd := c.memfd(3*4096, 0)
 	buf := c.mmap(fd)
 	base := uint64(uintptrOf(buf))
 	reg := func(addr, n uint64) (*osmem.Memory, error) {
-		var mr abi.RegMRReply
-		if _, err := c.try(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: addr,
+		var mr rpc.RegMRReply
+		if _, err := c.try(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeApp, Addr: addr,
 			Length: n, IOVA: addr}, &mr); err != nil {
 			return nil, err
 		}
@@ -215,7 +215,7 @@ func TestStuckSession(t *testing.T) {
 	ts := newServer(t, "sessions=1")
 	ts.strangers.Store(true)
 	c := ts.client()
-	c.do(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
+	c.do(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
 	ts.f.mu.Lock()
 	var s *Session
 	for h := range ts.f.sessions {
@@ -241,7 +241,7 @@ func TestStuckSession(t *testing.T) {
 		t.Error("its memory was given back while a goroutine is in it")
 	}
 	other := rawConnect(t, ts.path)
-	if _, err := other.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := other.try(rpc.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("its place is taken: %v", err)
 	}
 	close(release)

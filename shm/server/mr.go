@@ -3,11 +3,11 @@ package server
 import (
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
-func (o *operation) setMem(req *abi.SetMemRequest) error {
+func (o *operation) setMem(req *rpc.SetMemRequest) error {
 	if o.fd < 0 {
 		return syscall.EINVAL
 	}
@@ -40,7 +40,7 @@ func (o *operation) setMem(req *abi.SetMemRequest) error {
 	return nil
 }
 
-func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
+func (o *operation) addMem(req *rpc.AddMemRequest) (*rpc.AddMemReply, error) {
 	s := o.s
 	if req.Flags != 0 || o.fd < 0 {
 		return nil, syscall.EINVAL
@@ -76,10 +76,10 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	s.memBytes += size
 	s.mems.add(n, m)
 	s.mu.Unlock()
-	return &abi.AddMemReply{Mem: n, Size: uint64(size)}, nil
+	return &rpc.AddMemReply{Mem: n, Size: uint64(size)}, nil
 }
 
-func (o *operation) delMem(req *abi.HandleRequest) error {
+func (o *operation) delMem(req *rpc.HandleRequest) error {
 	m, err := get(&o.s.mems, req.Handle)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ const (
 
 // newMR registers what req says in pd, in place of old and under its key if that is not nil. Its
 // mem is held until release.
-func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest, old MRHandler) (*mrObj, error) {
+func (s *Session) newMR(pd *pdObj, req rpc.RegMRRequest, old MRHandler) (*mrObj, error) {
 	req.Access &^= accessIgnored
 	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA ||
 		req.Addr+req.Length < req.Addr {
@@ -134,7 +134,7 @@ func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest, old MRHandler) (*mrObj,
 	}
 	m := &mrObj{pd: pd, req: req}
 	switch req.Mode {
-	case abi.ModeApp:
+	case rpc.ModeApp:
 		if s.app == nil || req.Mem != 0 || req.Offset != 0 || req.Addr+req.Length > 1<<63-1 {
 			return nil, syscall.EINVAL
 		}
@@ -142,7 +142,7 @@ func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest, old MRHandler) (*mrObj,
 		// it: PR_SET_PTRACER, where Yama wants that.
 		s.app.NameProcess(s.peer, s.srv.rights)
 		m.mem = osmem.AppMemory(s.app, req.Addr, req.Length)
-	case abi.ModeShared:
+	case rpc.ModeShared:
 		var err error
 		if m.in, err = get(&s.mems, req.Mem); err != nil {
 			return nil, err
@@ -188,18 +188,18 @@ func (m *mrObj) over() {
 	}
 }
 
-func (m *mrObj) reply(n uint32) *abi.RegMRReply {
-	r := &abi.RegMRReply{MR: n}
+func (m *mrObj) reply(n uint32) *rpc.RegMRReply {
+	r := &rpc.RegMRReply{MR: n}
 	r.LKey, r.RKey = m.h.Keys()
 	return r
 }
 
-func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
+func (o *operation) regMR(req *rpc.RegMRRequest) (*rpc.RegMRReply, error) {
 	return o.addMR(req.PD, func(pd *pdObj) (*mrObj, error) { return o.s.newMR(pd, *req, nil) })
 }
 
 // addMR gives what make registers in a PD a handle, if there may be one more.
-func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*abi.RegMRReply, error) {
+func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*rpc.RegMRReply, error) {
 	s := o.s
 	pd, err := get(&s.pds, inPD)
 	if err != nil {
@@ -224,31 +224,31 @@ func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*abi.
 // reregMR registers the region anew, changed, and only then ends the old registration, so that it
 // is as it was if anything fails. Its keys stay as long as its octets do: who was given them for
 // these has been given no others.
-func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
+func (o *operation) reregMR(req *rpc.ReregMRRequest) (*rpc.RegMRReply, error) {
 	s := o.s
 	old, err := get(&s.mrs, req.MR)
 	if err != nil {
 		return nil, err
 	}
-	if req.Flags == 0 || req.Flags&^(abi.ReregTranslation|abi.ReregPD|abi.ReregAccess) != 0 ||
+	if req.Flags == 0 || req.Flags&^(rpc.ReregTranslation|rpc.ReregPD|rpc.ReregAccess) != 0 ||
 		old.mem == nil {
 		return nil, syscall.EINVAL
 	}
 	is, changed := old.req, req.New
-	if req.Flags&abi.ReregPD == 0 {
+	if req.Flags&rpc.ReregPD == 0 {
 		if changed.PD != 0 {
 			return nil, syscall.EINVAL
 		}
 		changed.PD = is.PD
 	}
-	if req.Flags&abi.ReregAccess == 0 {
+	if req.Flags&rpc.ReregAccess == 0 {
 		if changed.Access != 0 {
 			return nil, syscall.EINVAL
 		}
 		changed.Access = is.Access
 	}
-	if req.Flags&abi.ReregTranslation == 0 {
-		if changed != (abi.RegMRRequest{PD: changed.PD, Access: changed.Access}) {
+	if req.Flags&rpc.ReregTranslation == 0 {
+		if changed != (rpc.RegMRRequest{PD: changed.PD, Access: changed.Access}) {
 			return nil, syscall.EINVAL
 		}
 		is.PD, is.Access = changed.PD, changed.Access
@@ -261,7 +261,7 @@ func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 	if pd.ctx != old.pd.ctx {
 		return nil, syscall.EINVAL
 	}
-	m, err := s.changedMR(old, pd, changed, req.Flags&abi.ReregTranslation == 0)
+	m, err := s.changedMR(old, pd, changed, req.Flags&rpc.ReregTranslation == 0)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 }
 
 // changedMR registers req in place of old, under its key or a new one.
-func (s *Session) changedMR(old *mrObj, pd *pdObj, req abi.RegMRRequest, sameKey bool) (*mrObj,
+func (s *Session) changedMR(old *mrObj, pd *pdObj, req rpc.RegMRRequest, sameKey bool) (*mrObj,
 	error) {
 	if sameKey {
 		m, err := s.newMR(pd, req, old.h)
@@ -292,7 +292,7 @@ func (s *Session) changedMR(old *mrObj, pd *pdObj, req abi.RegMRRequest, sameKey
 	return m, nil
 }
 
-func (o *operation) deregMR(req *abi.HandleRequest) error {
+func (o *operation) deregMR(req *rpc.HandleRequest) error {
 	m, err := get(&o.s.mrs, req.Handle)
 	if err != nil {
 		return err
@@ -305,7 +305,7 @@ func (o *operation) deregMR(req *abi.HandleRequest) error {
 	return nil
 }
 
-func (o *operation) allocMR(req *abi.AllocMRRequest) (*abi.RegMRReply, error) {
+func (o *operation) allocMR(req *rpc.AllocMRRequest) (*rpc.RegMRReply, error) {
 	return o.addMR(req.PD, func(pd *pdObj) (*mrObj, error) {
 		if req.MaxLen == 0 || req.MaxLen > 1<<46 {
 			return nil, syscall.EINVAL
@@ -320,7 +320,7 @@ func (o *operation) allocMR(req *abi.AllocMRRequest) (*abi.RegMRReply, error) {
 	})
 }
 
-func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) {
+func (o *operation) allocMW(req *rpc.AllocMWRequest) (*rpc.AllocMWReply, error) {
 	s := o.s
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
@@ -340,10 +340,10 @@ func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) 
 	}
 	pd.users++
 	put(s, &s.mws, n, &mwObj{pd: pd, h: h})
-	return &abi.AllocMWReply{MW: n, RKey: h.RKey()}, nil
+	return &rpc.AllocMWReply{MW: n, RKey: h.RKey()}, nil
 }
 
-func (o *operation) deallocMW(req *abi.HandleRequest) error {
+func (o *operation) deallocMW(req *rpc.HandleRequest) error {
 	m, err := get(&o.s.mws, req.Handle)
 	if err != nil {
 		return err

@@ -12,10 +12,11 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // refuse checks that each request is refused with the errno beside it.
-func (c *rawClient) refuse(t *testing.T, op abi.Op, want syscall.Errno, reqs ...abi.Message) {
+func (c *rawClient) refuse(t *testing.T, op rpc.Op, want syscall.Errno, reqs ...rpc.Message) {
 	t.Helper()
 	for _, req := range reqs {
 		if _, err := c.try(op, req, nil); !errors.Is(err, want) {
@@ -24,10 +25,10 @@ func (c *rawClient) refuse(t *testing.T, op abi.Op, want syscall.Errno, reqs ...
 	}
 }
 
-func (c *rawClient) newSRQ(pd, wr, sge uint32) (abi.CreateSRQReply, *ring.ClientSRQ, []byte) {
+func (c *rawClient) newSRQ(pd, wr, sge uint32) (rpc.CreateSRQReply, *ring.ClientSRQ, []byte) {
 	c.t.Helper()
-	var r abi.CreateSRQReply
-	mem := c.mmap(c.do(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: wr, MaxSGE: sge}, &r)[0])
+	var r rpc.CreateSRQReply
+	mem := c.mmap(c.do(rpc.OpCreateSRQ, &rpc.CreateSRQRequest{PD: pd, MaxWR: wr, MaxSGE: sge}, &r)[0])
 	m, err := ring.OpenClientSRQ(mem)
 	if err != nil {
 		c.t.Fatal(err)
@@ -59,35 +60,35 @@ func TestSRQ(t *testing.T) {
 		t.Fatalf("%v, %v, %+v", ok, err, w)
 	}
 
-	c.do(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQLimit, Limit: 5}, nil)
-	c.do(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: r.SRQ}, nil)
-	var info abi.QuerySRQReply
-	c.do(abi.OpQuerySRQ, &abi.HandleRequest{Handle: r.SRQ}, &info)
-	if info != (abi.QuerySRQReply{MaxWR: 8, MaxSGE: 3, Limit: 5}) {
+	c.do(rpc.OpModifySRQ, &rpc.ModifySRQRequest{SRQ: r.SRQ, Mask: rpc.ModifySRQLimit, Limit: 5}, nil)
+	c.do(rpc.OpModifySRQ, &rpc.ModifySRQRequest{SRQ: r.SRQ}, nil)
+	var info rpc.QuerySRQReply
+	c.do(rpc.OpQuerySRQ, &rpc.HandleRequest{Handle: r.SRQ}, &info)
+	if info != (rpc.QuerySRQReply{MaxWR: 8, MaxSGE: 3, Limit: 5}) {
 		t.Errorf("%+v", info)
 	}
-	c.refuse(t, abi.OpModifySRQ, syscall.EOPNOTSUPP, &abi.ModifySRQRequest{SRQ: r.SRQ,
-		Mask: abi.ModifySRQMaxWR, MaxWR: 16})
-	c.refuse(t, abi.OpModifySRQ, syscall.EINVAL, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: 4},
-		&abi.ModifySRQRequest{SRQ: r.SRQ, Limit: 1},
-		&abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQLimit, Limit: 9}, &abi.ModifySRQRequest{
-			SRQ: r.SRQ, Mask: abi.ModifySRQLimit, MaxWR: 8})
-	c.refuse(t, abi.OpCreateSRQ, syscall.EINVAL, &abi.CreateSRQRequest{PD: q.pd, MaxWR: 65},
-		&abi.CreateSRQRequest{PD: q.pd, MaxWR: 1 << 31},
-		&abi.CreateSRQRequest{PD: q.pd, MaxSGE: abi.MaxSGE + 1})
-	c.refuse(t, abi.OpCreateSRQ, syscall.ENOENT, &abi.CreateSRQRequest{PD: 99})
+	c.refuse(t, rpc.OpModifySRQ, syscall.EOPNOTSUPP, &rpc.ModifySRQRequest{SRQ: r.SRQ,
+		Mask: rpc.ModifySRQMaxWR, MaxWR: 16})
+	c.refuse(t, rpc.OpModifySRQ, syscall.EINVAL, &rpc.ModifySRQRequest{SRQ: r.SRQ, Mask: 4},
+		&rpc.ModifySRQRequest{SRQ: r.SRQ, Limit: 1},
+		&rpc.ModifySRQRequest{SRQ: r.SRQ, Mask: rpc.ModifySRQLimit, Limit: 9}, &rpc.ModifySRQRequest{
+			SRQ: r.SRQ, Mask: rpc.ModifySRQLimit, MaxWR: 8})
+	c.refuse(t, rpc.OpCreateSRQ, syscall.EINVAL, &rpc.CreateSRQRequest{PD: q.pd, MaxWR: 65},
+		&rpc.CreateSRQRequest{PD: q.pd, MaxWR: 1 << 31},
+		&rpc.CreateSRQRequest{PD: q.pd, MaxSGE: abi.MaxSGE + 1})
+	c.refuse(t, rpc.OpCreateSRQ, syscall.ENOENT, &rpc.CreateSRQRequest{PD: 99})
 
 	// A QP that uses it, of the same PD only, has no receive queue.
-	var pd abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
-	req := abi.CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: abi.QPCaps{
+	var pd rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: q.ctx}, &pd)
+	req := rpc.CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: rpc.QPCaps{
 		MaxRecvWR: 9, MaxRecvSGE: 2, TxSlab: 100, RxSlab: 100}}
-	c.refuse(t, abi.OpCreateQP, syscall.EINVAL, &req)
+	c.refuse(t, rpc.OpCreateQP, syscall.EINVAL, &req)
 	req.PD, req.SRQ = q.pd, 99
-	c.refuse(t, abi.OpCreateQP, syscall.ENOENT, &req)
+	c.refuse(t, rpc.OpCreateQP, syscall.ENOENT, &req)
 	req.SRQ = r.SRQ
-	var qp abi.CreateQPReply
-	qm, err := ring.OpenClientQP(c.mmap(c.do(abi.OpCreateQP, &req, &qp)[0]))
+	var qp rpc.CreateQPReply
+	qm, err := ring.OpenClientQP(c.mmap(c.do(rpc.OpCreateQP, &req, &qp)[0]))
 	if err != nil || qp.Caps.MaxRecvWR+qp.Caps.MaxRecvSGE+qp.Caps.RxSlab != 0 ||
 		qp.Caps.TxSlab != 128 || qm.Layout.RQSize != 0 {
 		t.Fatalf("%v, %+v", err, qp.Caps)
@@ -95,38 +96,38 @@ func TestSRQ(t *testing.T) {
 	if err := qm.RQ.Put(&abi.RecvWQE{}); err == nil {
 		t.Error("a receive went into a queue that is not there")
 	}
-	c.refuse(t, abi.OpDestroySRQ, syscall.EBUSY, &abi.HandleRequest{Handle: r.SRQ})
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: qp.QP}, nil)
+	c.refuse(t, rpc.OpDestroySRQ, syscall.EBUSY, &rpc.HandleRequest{Handle: r.SRQ})
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: qp.QP}, nil)
 	ts.f.busySRQ.Store(true)
-	c.refuse(t, abi.OpDestroySRQ, syscall.EBUSY, &abi.HandleRequest{Handle: r.SRQ})
+	c.refuse(t, rpc.OpDestroySRQ, syscall.EBUSY, &rpc.HandleRequest{Handle: r.SRQ})
 	ts.f.busySRQ.Store(false)
 	if err := q.ringer.Ring(r.Bell); err != nil {
 		t.Fatal(err)
 	}
 	ts.want("it still works", func() bool { return srq.bells.Load() == 2 })
-	c.refuse(t, abi.OpDeallocPD, syscall.EBUSY, &abi.HandleRequest{Handle: q.pd})
+	c.refuse(t, rpc.OpDeallocPD, syscall.EBUSY, &rpc.HandleRequest{Handle: q.pd})
 
 	// Its events are counted, and dropped, as a QP's are.
-	srq.h.queue.Push(abi.AsyncEvent{Type: 15, Kind: abi.ObjSRQ, Handle: r.SRQ})
-	srq.h.queue.Push(abi.AsyncEvent{Type: 15, Kind: abi.ObjSRQ, Handle: r.SRQ})
-	var ev abi.AsyncEvent
-	c.do(abi.OpGetAsyncEvent, &abi.HandleRequest{Handle: q.ctx}, &ev)
-	var gone abi.DestroyReply
-	c.do(abi.OpDestroySRQ, &abi.HandleRequest{Handle: r.SRQ}, &gone)
-	if gone != (abi.DestroyReply{Reported: 1, Tokens: 1}) {
+	srq.h.queue.Push(rpc.AsyncEvent{Type: 15, Kind: rpc.ObjSRQ, Handle: r.SRQ})
+	srq.h.queue.Push(rpc.AsyncEvent{Type: 15, Kind: rpc.ObjSRQ, Handle: r.SRQ})
+	var ev rpc.AsyncEvent
+	c.do(rpc.OpGetAsyncEvent, &rpc.HandleRequest{Handle: q.ctx}, &ev)
+	var gone rpc.DestroyReply
+	c.do(rpc.OpDestroySRQ, &rpc.HandleRequest{Handle: r.SRQ}, &gone)
+	if gone != (rpc.DestroyReply{Reported: 1, Tokens: 1}) {
 		t.Errorf("%+v", gone)
 	}
 	if slices.ContainsFunc(mem, func(b byte) bool { return b != 0 }) {
 		t.Error("pages of the ring are still there")
 	}
-	for _, op := range []abi.Op{abi.OpQuerySRQ, abi.OpDestroySRQ} {
-		c.refuse(t, op, syscall.ENOENT, &abi.HandleRequest{Handle: r.SRQ})
+	for _, op := range []rpc.Op{rpc.OpQuerySRQ, rpc.OpDestroySRQ} {
+		c.refuse(t, op, syscall.ENOENT, &rpc.HandleRequest{Handle: r.SRQ})
 	}
 	q.roundTrip(t, 1) // a stale bell of the SRQ's harms nobody
 	for range 2 {
 		c.newSRQ(q.pd, 1, 1)
 	}
-	c.refuse(t, abi.OpCreateSRQ, syscall.ENOMEM, &abi.CreateSRQRequest{PD: q.pd})
+	c.refuse(t, rpc.OpCreateSRQ, syscall.ENOMEM, &rpc.CreateSRQRequest{PD: q.pd})
 	if row := ts.srv.Clients()[0]; row.SRQs != 2 {
 		t.Errorf("%+v", row)
 	}
@@ -137,33 +138,33 @@ func TestKeyObjects(t *testing.T) {
 	ts := newServer(t, "mws=2", "mrs=2")
 	c := ts.client()
 	q := c.newQP()
-	var mw abi.AllocMWReply
-	c.do(abi.OpAllocMW, &abi.AllocMWRequest{PD: q.pd, Type: 2}, &mw)
+	var mw rpc.AllocMWReply
+	c.do(rpc.OpAllocMW, &rpc.AllocMWRequest{PD: q.pd, Type: 2}, &mw)
 	if mw.RKey != 0x200 {
 		t.Errorf("%+v", mw)
 	}
-	c.do(abi.OpAllocMW, &abi.AllocMWRequest{PD: q.pd, Type: 1}, nil)
-	c.refuse(t, abi.OpAllocMW, syscall.ENOMEM, &abi.AllocMWRequest{PD: q.pd, Type: 1})
-	c.do(abi.OpDeallocMW, &abi.HandleRequest{Handle: mw.MW}, nil)
-	c.refuse(t, abi.OpDeallocMW, syscall.ENOENT, &abi.HandleRequest{Handle: mw.MW})
-	c.refuse(t, abi.OpAllocMW, syscall.EINVAL, &abi.AllocMWRequest{PD: q.pd, Type: 3})
-	c.refuse(t, abi.OpAllocMW, syscall.ENOENT, &abi.AllocMWRequest{PD: 99, Type: 1})
+	c.do(rpc.OpAllocMW, &rpc.AllocMWRequest{PD: q.pd, Type: 1}, nil)
+	c.refuse(t, rpc.OpAllocMW, syscall.ENOMEM, &rpc.AllocMWRequest{PD: q.pd, Type: 1})
+	c.do(rpc.OpDeallocMW, &rpc.HandleRequest{Handle: mw.MW}, nil)
+	c.refuse(t, rpc.OpDeallocMW, syscall.ENOENT, &rpc.HandleRequest{Handle: mw.MW})
+	c.refuse(t, rpc.OpAllocMW, syscall.EINVAL, &rpc.AllocMWRequest{PD: q.pd, Type: 3})
+	c.refuse(t, rpc.OpAllocMW, syscall.ENOENT, &rpc.AllocMWRequest{PD: 99, Type: 1})
 
-	var mr abi.RegMRReply
-	c.do(abi.OpAllocMR, &abi.AllocMRRequest{PD: q.pd, MaxLen: 500}, &mr)
+	var mr rpc.RegMRReply
+	c.do(rpc.OpAllocMR, &rpc.AllocMRRequest{PD: q.pd, MaxLen: 500}, &mr)
 	if mr.LKey != 500 || mr.RKey != 1500 {
 		t.Errorf("%+v", mr)
 	}
-	c.refuse(t, abi.OpAllocMR, syscall.EINVAL, &abi.AllocMRRequest{PD: q.pd}, &abi.AllocMRRequest{
-		PD: q.pd, MaxLen: 1<<46 + 1}, &abi.AllocMRRequest{PD: q.pd, Pad: 1, MaxLen: 1})
-	c.refuse(t, abi.OpAllocMR, syscall.ENOENT, &abi.AllocMRRequest{PD: 99, MaxLen: 1})
+	c.refuse(t, rpc.OpAllocMR, syscall.EINVAL, &rpc.AllocMRRequest{PD: q.pd}, &rpc.AllocMRRequest{
+		PD: q.pd, MaxLen: 1<<46 + 1}, &rpc.AllocMRRequest{PD: q.pd, Pad: 1, MaxLen: 1})
+	c.refuse(t, rpc.OpAllocMR, syscall.ENOENT, &rpc.AllocMRRequest{PD: 99, MaxLen: 1})
 	// it has no memory
-	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: mr.MR, Flags: abi.ReregAccess})
-	c.do(abi.OpAllocMR, &abi.AllocMRRequest{PD: q.pd, MaxLen: 1}, nil)
-	c.refuse(t, abi.OpAllocMR, syscall.ENOMEM, &abi.AllocMRRequest{PD: q.pd, MaxLen: 1})
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
-	c.do(abi.OpDeregMR, &abi.HandleRequest{Handle: mr.MR}, nil)
-	c.refuse(t, abi.OpDeallocPD, syscall.EBUSY, &abi.HandleRequest{Handle: q.pd})
+	c.refuse(t, rpc.OpReregMR, syscall.EINVAL, &rpc.ReregMRRequest{MR: mr.MR, Flags: rpc.ReregAccess})
+	c.do(rpc.OpAllocMR, &rpc.AllocMRRequest{PD: q.pd, MaxLen: 1}, nil)
+	c.refuse(t, rpc.OpAllocMR, syscall.ENOMEM, &rpc.AllocMRRequest{PD: q.pd, MaxLen: 1})
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
+	c.do(rpc.OpDeregMR, &rpc.HandleRequest{Handle: mr.MR}, nil)
+	c.refuse(t, rpc.OpDeallocPD, syscall.EBUSY, &rpc.HandleRequest{Handle: q.pd})
 	if row := ts.srv.Clients()[0]; row.MWs != 1 || row.MRs != 1 {
 		t.Errorf("%+v", row)
 	}
@@ -175,13 +176,13 @@ func TestReregMR(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
 	q := c.newQP()
-	var a, b abi.AddMemReply
-	c.do(abi.OpAddMem, &abi.AddMemRequest{}, &a, c.memfd(8192, unix.F_SEAL_SHRINK))
-	c.do(abi.OpAddMem, &abi.AddMemRequest{}, &b, c.memfd(4096, unix.F_SEAL_SHRINK))
-	var pd abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
-	var was, is abi.RegMRReply
-	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: a.Mem, Offset: 4096,
+	var a, b rpc.AddMemReply
+	c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &a, c.memfd(8192, unix.F_SEAL_SHRINK))
+	c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &b, c.memfd(4096, unix.F_SEAL_SHRINK))
+	var pd rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: q.ctx}, &pd)
+	var was, is rpc.RegMRReply
+	c.do(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeShared, Mem: a.Mem, Offset: 4096,
 		Length: 4096, IOVA: 5, Access: 1}, &was)
 	lens := func() (n []uint64) {
 		ts.f.mu.Lock()
@@ -193,45 +194,45 @@ func TestReregMR(t *testing.T) {
 		}
 		return n
 	}
-	region := func() abi.RegMRRequest {
+	region := func() rpc.RegMRRequest {
 		s := ts.session()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.mrs.m[was.MR].req
 	}
 
-	trans := abi.RegMRRequest{Mode: abi.ModeShared, Mem: b.Mem, Length: 100, IOVA: 9}
-	c.refuse(t, abi.OpReregMR, syscall.EINVAL,
-		&abi.ReregMRRequest{MR: was.MR}, &abi.ReregMRRequest{MR: was.MR, Flags: 8, New: trans},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
-			Mode: abi.ModeShared, Mem: b.Mem, Length: 4097}},
+	trans := rpc.RegMRRequest{Mode: rpc.ModeShared, Mem: b.Mem, Length: 100, IOVA: 9}
+	c.refuse(t, rpc.OpReregMR, syscall.EINVAL,
+		&rpc.ReregMRRequest{MR: was.MR}, &rpc.ReregMRRequest{MR: was.MR, Flags: 8, New: trans},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregTranslation, New: rpc.RegMRRequest{
+			Mode: rpc.ModeShared, Mem: b.Mem, Length: 4097}},
 		// no mem fd was lent
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
-			Mode: abi.ModeApp, Length: 1}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 1 << 5}},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregTranslation, New: rpc.RegMRRequest{
+			Mode: rpc.ModeApp, Length: 1}},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregAccess, New: rpc.RegMRRequest{Access: 1 << 5}},
 		// not asked for
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 1,
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregAccess, New: rpc.RegMRRequest{Access: 1,
 			Length: 1}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{PD: q.pd,
-			Mode: abi.ModeShared, Mem: b.Mem}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: q.pd, Access: 1}})
-	c.refuse(t, abi.OpReregMR, syscall.ENOENT, &abi.ReregMRRequest{MR: 99, Flags: abi.ReregAccess},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: 99}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
-			Mode: abi.ModeShared, Mem: 99}})
-	var other abi.CtxOpenReply
-	c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: 1}, &other)
-	var far abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: other.Ctx}, &far)
-	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD,
-		New: abi.RegMRRequest{PD: far.PD}})
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregTranslation, New: rpc.RegMRRequest{PD: q.pd,
+			Mode: rpc.ModeShared, Mem: b.Mem}},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregPD, New: rpc.RegMRRequest{PD: q.pd, Access: 1}})
+	c.refuse(t, rpc.OpReregMR, syscall.ENOENT, &rpc.ReregMRRequest{MR: 99, Flags: rpc.ReregAccess},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregPD, New: rpc.RegMRRequest{PD: 99}},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregTranslation, New: rpc.RegMRRequest{
+			Mode: rpc.ModeShared, Mem: 99}})
+	var other rpc.CtxOpenReply
+	c.do(rpc.OpCtxOpen, &rpc.CtxOpenRequest{Device: 1}, &other)
+	var far rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: other.Ctx}, &far)
+	c.refuse(t, rpc.OpReregMR, syscall.EINVAL, &rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregPD,
+		New: rpc.RegMRRequest{PD: far.PD}})
 	ts.f.busyMR.Store(was.LKey) // a window is bound to it
-	c.refuse(t, abi.OpReregMR, syscall.EBUSY, &abi.ReregMRRequest{MR: was.MR,
-		Flags: abi.ReregTranslation, New: trans},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 7}})
+	c.refuse(t, rpc.OpReregMR, syscall.EBUSY, &rpc.ReregMRRequest{MR: was.MR,
+		Flags: rpc.ReregTranslation, New: trans},
+		&rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregAccess, New: rpc.RegMRRequest{Access: 7}})
 	ts.f.busyMR.Store(0)
 
-	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: trans}, &is)
+	c.do(rpc.OpReregMR, &rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregTranslation, New: trans}, &is)
 	if is.MR != was.MR || is.LKey == was.LKey {
 		t.Errorf("%+v became %+v", was, is)
 	}
@@ -239,11 +240,11 @@ func TestReregMR(t *testing.T) {
 	if got := region(); got != trans {
 		t.Errorf("it is %+v, want %+v", got, trans)
 	}
-	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: a.Mem}, nil) // nothing holds it any more
-	c.refuse(t, abi.OpDelMem, syscall.EBUSY, &abi.HandleRequest{Handle: b.Mem})
+	c.do(rpc.OpDelMem, &rpc.HandleRequest{Handle: a.Mem}, nil) // nothing holds it any more
+	c.refuse(t, rpc.OpDelMem, syscall.EBUSY, &rpc.HandleRequest{Handle: b.Mem})
 	key := is.LKey
-	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD | abi.ReregAccess,
-		New: abi.RegMRRequest{PD: pd.PD, Access: 7}}, &is)
+	c.do(rpc.OpReregMR, &rpc.ReregMRRequest{MR: was.MR, Flags: rpc.ReregPD | rpc.ReregAccess,
+		New: rpc.RegMRRequest{PD: pd.PD, Access: 7}}, &is)
 	if is.MR != was.MR || is.LKey != key {
 		t.Errorf("with other rights key %#x became %+v", key, is)
 	}
@@ -251,10 +252,10 @@ func TestReregMR(t *testing.T) {
 	if got := region(); got != trans {
 		t.Errorf("it is %+v, want %+v", got, trans)
 	}
-	c.refuse(t, abi.OpDeallocPD, syscall.EBUSY, &abi.HandleRequest{Handle: pd.PD})
-	c.do(abi.OpDeregMR, &abi.HandleRequest{Handle: was.MR}, nil)
-	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: b.Mem}, nil)
-	c.do(abi.OpDeallocPD, &abi.HandleRequest{Handle: pd.PD}, nil)
+	c.refuse(t, rpc.OpDeallocPD, syscall.EBUSY, &rpc.HandleRequest{Handle: pd.PD})
+	c.do(rpc.OpDeregMR, &rpc.HandleRequest{Handle: was.MR}, nil)
+	c.do(rpc.OpDelMem, &rpc.HandleRequest{Handle: b.Mem}, nil)
+	c.do(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: pd.PD}, nil)
 	if n := lens(); len(n) != 0 {
 		t.Errorf("regions of %v octets are left", n)
 	}
@@ -275,57 +276,57 @@ func (ts *testServer) session() *Session {
 func TestMigrate(t *testing.T) {
 	ts := newServer(t, "cm-events=8")
 	c := ts.client()
-	var chs [2]abi.CMCreateChanReply
+	var chs [2]rpc.CMCreateChanReply
 	var pipes [2]int
 	for i := range chs {
-		pipes[i] = c.do(abi.OpCMCreateChan, &abi.Empty{}, &chs[i])[0]
+		pipes[i] = c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &chs[i])[0]
 	}
-	var ids [2]abi.CMCreateIDReply
+	var ids [2]rpc.CMCreateIDReply
 	for i := range ids {
-		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: chs[0].Chan, PS: abi.PSTCP,
+		c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: chs[0].Chan, PS: rpc.PSTCP,
 			UID: uint64(i + 10)}, &ids[i])
 	}
 	f, stays := ts.id(0), ts.id(1)
 	kid := &fakeID{h: f.h}
 	push := func(id *fakeID, typ uint32) {
 		t.Helper()
-		if err := id.id.Push(abi.CMEvent{Type: typ}); err != nil {
+		if err := id.id.Push(rpc.CMEvent{Type: typ}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	get := func(ch int) (e abi.CMEvent, err error) {
-		_, err = c.try(abi.OpCMGetEvent, &abi.HandleRequest{Handle: chs[ch].Chan}, &e)
+	get := func(ch int) (e rpc.CMEvent, err error) {
+		_, err = c.try(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: chs[ch].Chan}, &e)
 		return e, err
 	}
-	push(f, abi.EvAddrResolved)
+	push(f, rpc.EvAddrResolved)
 	readToken(t, pipes[0])
 	if _, err := get(0); err != nil {
 		t.Fatal(err)
 	}
-	push(f, abi.EvRouteResolved)
-	push(stays, abi.EvAddrResolved)
-	if err := f.id.PushRequest(abi.CMEvent{},
+	push(f, rpc.EvRouteResolved)
+	push(stays, rpc.EvAddrResolved)
+	if err := f.id.PushRequest(rpc.CMEvent{},
 		func(child *CMID) IDHandler { kid.id = child; return kid }); err != nil {
 		t.Fatal(err)
 	}
-	kid.id.Push(abi.CMEvent{Type: abi.EvDisconnected}) // it ends before anybody has taken the request
+	kid.id.Push(rpc.CMEvent{Type: rpc.EvDisconnected}) // it ends before anybody has taken the request
 
-	var r abi.CMMigrateReply
-	c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r)
-	if r != (abi.CMMigrateReply{Reported: 1, Tokens: 2}) {
+	var r rpc.CMMigrateReply
+	c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r)
+	if r != (rpc.CMMigrateReply{Reported: 1, Tokens: 2}) {
 		t.Errorf("%+v", r)
 	}
-	c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r) // where it is
-	if r != (abi.CMMigrateReply{Reported: 1}) {
+	c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r) // where it is
+	if r != (rpc.CMMigrateReply{Reported: 1}) {
 		t.Errorf("%+v", r)
 	}
-	for i, typ := range []uint32{abi.EvRouteResolved, abi.EvConnectRequest} {
+	for i, typ := range []uint32{rpc.EvRouteResolved, rpc.EvConnectRequest} {
 		readToken(t, pipes[1])
 		if e, err := get(1); err != nil || e.Type != typ || e.ID != ids[0].ID || e.UID != 10 {
 			t.Errorf("event %d: %+v, %v", i, e, err)
 		}
 	}
-	push(kid, abi.EvTimewaitExit) // the child is here now
+	push(kid, rpc.EvTimewaitExit) // the child is here now
 	readToken(t, pipes[1])
 	if e, err := get(1); err != nil || e.ID != kid.id.Handle() {
 		t.Errorf("%+v, %v", e, err)
@@ -341,23 +342,23 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("channel %d: %v", i, err)
 		}
 	}
-	c.refuse(t, abi.OpCMDestroyChan, syscall.EBUSY, &abi.HandleRequest{Handle: chs[0].Chan},
-		&abi.HandleRequest{Handle: chs[1].Chan})
-	c.refuse(t, abi.OpCMMigrate, syscall.ENOENT, &abi.CMMigrateRequest{ID: 99, Chan: chs[0].Chan},
-		&abi.CMMigrateRequest{ID: ids[0].ID, Chan: 99})
-	c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[1].ID, Chan: chs[1].Chan}, nil)
-	c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: chs[0].Chan}, nil) // nobody is there any more
-	push(f, abi.EvEstablished)
-	if e, err := get(1); err != nil || e.Type != abi.EvEstablished {
+	c.refuse(t, rpc.OpCMDestroyChan, syscall.EBUSY, &rpc.HandleRequest{Handle: chs[0].Chan},
+		&rpc.HandleRequest{Handle: chs[1].Chan})
+	c.refuse(t, rpc.OpCMMigrate, syscall.ENOENT, &rpc.CMMigrateRequest{ID: 99, Chan: chs[0].Chan},
+		&rpc.CMMigrateRequest{ID: ids[0].ID, Chan: 99})
+	c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ids[1].ID, Chan: chs[1].Chan}, nil)
+	c.do(rpc.OpCMDestroyChan, &rpc.HandleRequest{Handle: chs[0].Chan}, nil) // nobody is there any more
+	push(f, rpc.EvEstablished)
+	if e, err := get(1); err != nil || e.Type != rpc.EvEstablished {
 		t.Errorf("%+v, %v", e, err)
 	}
 
 	// The listener goes while the id of a request is being made: that goes after it.
-	var back abi.CMCreateChanReply
-	c.do(abi.OpCMCreateChan, &abi.Empty{}, &back)
+	var back rpc.CMCreateChanReply
+	c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &back)
 	late := &fakeID{h: f.h}
-	err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler {
-		c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[0].ID, Chan: back.Chan}, nil)
+	err := f.id.PushRequest(rpc.CMEvent{}, func(child *CMID) IDHandler {
+		c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ids[0].ID, Chan: back.Chan}, nil)
 		late.id = child
 		return late
 	})
@@ -366,13 +367,13 @@ func TestMigrate(t *testing.T) {
 			late.id.ch.Load().handle, back.Chan)
 	}
 
-	var attr abi.CMInitQPAttrReply
-	c.do(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: ids[0].ID, State: abi.StateInit}, &attr)
-	if attr.Mask != abi.QPAttrState || attr.State != abi.StateInit {
+	var attr rpc.CMInitQPAttrReply
+	c.do(rpc.OpCMInitQPAttr, &rpc.CMInitQPAttrRequest{ID: ids[0].ID, State: abi.StateInit}, &attr)
+	if attr.Mask != rpc.QPAttrState || attr.State != abi.StateInit {
 		t.Errorf("%+v", attr)
 	}
-	c.refuse(t, abi.OpCMInitQPAttr, syscall.EINVAL, &abi.CMInitQPAttrRequest{ID: ids[0].ID, State: 9})
-	c.refuse(t, abi.OpCMInitQPAttr, syscall.ENOENT, &abi.CMInitQPAttrRequest{
+	c.refuse(t, rpc.OpCMInitQPAttr, syscall.EINVAL, &rpc.CMInitQPAttrRequest{ID: ids[0].ID, State: 9})
+	c.refuse(t, rpc.OpCMInitQPAttr, syscall.ENOENT, &rpc.CMInitQPAttrRequest{
 		ID: 99, State: abi.StateInit})
 }
 
@@ -382,17 +383,17 @@ func TestMigrateUnderRequests(t *testing.T) {
 	const requests = 200
 	ts := newServer(t, "cm-events=1000", "cm-ids=1000")
 	c := ts.client()
-	var chs [2]abi.CMCreateChanReply
+	var chs [2]rpc.CMCreateChanReply
 	for i := range chs {
-		c.do(abi.OpCMCreateChan, &abi.Empty{}, &chs[i])
+		c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &chs[i])
 	}
-	var id abi.CMCreateIDReply
-	c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: chs[0].Chan, PS: abi.PSTCP}, &id)
+	var id rpc.CMCreateIDReply
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: chs[0].Chan, PS: rpc.PSTCP}, &id)
 	f := ts.id(0)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range requests {
-			err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler {
+			err := f.id.PushRequest(rpc.CMEvent{}, func(child *CMID) IDHandler {
 				return &fakeID{h: f.h, id: child}
 			})
 			if err != nil {
@@ -403,8 +404,8 @@ func TestMigrateUnderRequests(t *testing.T) {
 	seen := 0
 	take := func(ch uint32) {
 		for {
-			var e abi.CMEvent
-			if _, err := c.try(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch}, &e); err != nil {
+			var e rpc.CMEvent
+			if _, err := c.try(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch}, &e); err != nil {
 				return
 			}
 			seen++
@@ -415,14 +416,14 @@ func TestMigrateUnderRequests(t *testing.T) {
 			if at := child.ch.Load().handle; at != ch {
 				t.Errorf("child %d is on channel %d, its request came on %d", e.Child, at, ch)
 			}
-			if err := child.Push(abi.CMEvent{Type: abi.EvTimewaitExit}); err != nil {
+			if err := child.Push(rpc.CMEvent{Type: rpc.EvTimewaitExit}); err != nil {
 				t.Error(err)
 			}
-			c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: e.Child}, nil)
+			c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: e.Child}, nil)
 		}
 	}
 	for i := range 300 {
-		c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: id.ID, Chan: chs[i%2].Chan}, nil)
+		c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: id.ID, Chan: chs[i%2].Chan}, nil)
 		take(chs[i%2].Chan)
 	}
 	wg.Wait()
@@ -431,10 +432,10 @@ func TestMigrateUnderRequests(t *testing.T) {
 	if seen != requests {
 		t.Errorf("%d of %d requests came", seen, requests)
 	}
-	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, nil)
 	for i := range chs {
 		// EBUSY if a count of ids is wrong
-		c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: chs[i].Chan}, nil)
+		c.do(rpc.OpCMDestroyChan, &rpc.HandleRequest{Handle: chs[i].Chan}, nil)
 	}
 }
 
@@ -449,7 +450,7 @@ func TestBellsSuffice(t *testing.T) {
 		if r.Bell == q.bell {
 			t.Errorf("bell %d twice", r.Bell)
 		}
-		c.do(abi.OpDestroySRQ, &abi.HandleRequest{Handle: r.SRQ}, nil)
+		c.do(rpc.OpDestroySRQ, &rpc.HandleRequest{Handle: r.SRQ}, nil)
 	}
 	q.roundTrip(t, 1)
 }
@@ -460,10 +461,10 @@ func TestRequestsUnderWay(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
 	q := c.newQP()
-	ask := func(op abi.Op, req abi.Message) {
+	ask := func(op rpc.Op, req rpc.Message) {
 		t.Helper()
 		c.seq++
-		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req)); err != nil {
+		if err := c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: c.seq}, req)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -471,9 +472,9 @@ func TestRequestsUnderWay(t *testing.T) {
 	first := c.seq + 1
 	for i := range many {
 		if i%5 == 3 {
-			ask(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: q.ctx})
+			ask(rpc.OpCreateChan, &rpc.CreateChanRequest{Ctx: q.ctx})
 		} else {
-			ask(abi.OpQueryQP, &abi.HandleRequest{Handle: q.qp})
+			ask(rpc.OpQueryQP, &rpc.HandleRequest{Handle: q.qp})
 		}
 	}
 	for i := range uint32(many) {
@@ -485,8 +486,8 @@ func TestRequestsUnderWay(t *testing.T) {
 			t.Fatalf("reply %d: %+v with %d descriptors, ended %v", i, h, len(fds), ended)
 		}
 	}
-	ask(abi.OpQueryQP, &abi.HandleRequest{Handle: q.qp})
-	ask(abi.OpHello, &abi.HelloRequest{})
+	ask(rpc.OpQueryQP, &rpc.HandleRequest{Handle: q.qp})
+	ask(rpc.OpHello, &rpc.HelloRequest{})
 	if h, _, _, ended := c.recv(); ended || h.Seq != c.seq-1 || h.Status != 0 {
 		t.Fatalf("%+v, ended %v", h, ended)
 	}
@@ -503,10 +504,10 @@ func TestSlowRequest(t *testing.T) {
 	for i := range qps {
 		qps[i] = c.newQP()
 	}
-	ask := func(op abi.Op, h uint32) uint32 {
+	ask := func(op rpc.Op, h uint32) uint32 {
 		t.Helper()
 		c.seq++
-		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, &abi.HandleRequest{
+		if err := c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: c.seq}, &rpc.HandleRequest{
 			Handle: h})); err != nil {
 			t.Fatal(err)
 		}
@@ -521,9 +522,9 @@ func TestSlowRequest(t *testing.T) {
 	first, second := make(chan struct{}), make(chan struct{})
 	ts.f.closing.Store(qps[0].qpn, first)
 	ts.f.closing.Store(qps[1].qpn, second)
-	a := ask(abi.OpDestroyQP, qps[0].qp)
+	a := ask(rpc.OpDestroyQP, qps[0].qp)
 	// both are there when that has been done
-	b, d := ask(abi.OpQueryQP, qps[2].qp), ask(abi.OpDestroyQP, qps[1].qp)
+	b, d := ask(rpc.OpQueryQP, qps[2].qp), ask(rpc.OpDestroyQP, qps[1].qp)
 	close(first)
 	answered(a)
 	answered(b)

@@ -7,6 +7,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // Objects of a session. The counts of users decide about EBUSY and belong to the control goroutine.
@@ -32,7 +33,7 @@ type (
 		in  *memObj // or nil
 		h   MRHandler
 		mem *osmem.Memory    // nil: ALLOC_MR
-		req abi.RegMRRequest // what it was registered as
+		req rpc.RegMRRequest // what it was registered as
 	}
 	mwObj struct {
 		pd *pdObj
@@ -67,20 +68,20 @@ func (c *chanObj) close() {
 }
 
 // A handler carries a request out and returns the reply.
-type handler func(*operation) (abi.Message, error)
+type handler func(*operation) (rpc.Message, error)
 
 // message is *T, a message.
 type message[T any] interface {
 	*T
-	abi.Message
+	rpc.Message
 }
 
 // serve makes a handler of f, which takes its request decoded.
 func serve[Req, Rep any, PReq message[Req], PRep message[Rep]](f func(*operation, PReq) (PRep,
 	error)) handler {
-	return func(o *operation) (abi.Message, error) {
+	return func(o *operation) (rpc.Message, error) {
 		req := PReq(new(Req))
-		if err := abi.DecodeRequest(o.h, o.body, req); err != nil {
+		if err := rpc.DecodeRequest(o.h, o.body, req); err != nil {
 			return nil, err
 		}
 		rep, err := f(o, req)
@@ -93,70 +94,70 @@ func serve[Req, Rep any, PReq message[Req], PRep message[Rep]](f func(*operation
 
 // act is serve for what has no reply but its status.
 func act[Req any, PReq message[Req]](f func(*operation, PReq) error) handler {
-	return serve(func(o *operation, req PReq) (*abi.Empty, error) { return &abi.Empty{}, f(o, req) })
+	return serve(func(o *operation, req PReq) (*rpc.Empty, error) { return &rpc.Empty{}, f(o, req) })
 }
 
 // waits is f for what may wait for the network: the session ends if the client goes meanwhile, and
 // with the session its context, for which f looks.
 func waits(f handler) handler {
-	return func(o *operation) (abi.Message, error) {
+	return func(o *operation) (rpc.Message, error) {
 		defer o.s.conn.Watch(func() { o.s.end(io.EOF) })()
 		return f(o)
 	}
 }
 
 // operations are all but the connection manager's: cmOperations.
-var operations = map[abi.Op]handler{
-	abi.OpControl:       waits(act((*operation).control)),
-	abi.OpSetMem:        act((*operation).setMem),
-	abi.OpAddMem:        serve((*operation).addMem),
-	abi.OpDelMem:        act((*operation).delMem),
-	abi.OpQueryDevice:   serve((*operation).queryDevice),
-	abi.OpQueryPort:     serve((*operation).queryPort),
-	abi.OpQueryGID:      serve((*operation).queryGID),
-	abi.OpCtxOpen:       serve((*operation).ctxOpen),
-	abi.OpCtxClose:      act((*operation).ctxClose),
-	abi.OpGetAsyncEvent: serve((*operation).getAsync),
-	abi.OpAllocPD:       serve((*operation).allocPD),
-	abi.OpDeallocPD:     act((*operation).deallocPD),
-	abi.OpRegMR:         serve((*operation).regMR),
-	abi.OpDeregMR:       act((*operation).deregMR),
-	abi.OpReregMR:       serve((*operation).reregMR),
-	abi.OpAllocMR:       serve((*operation).allocMR),
-	abi.OpAllocMW:       serve((*operation).allocMW),
-	abi.OpDeallocMW:     act((*operation).deallocMW),
-	abi.OpCreateChan:    serve((*operation).createChan),
-	abi.OpDestroyChan:   act((*operation).destroyChan),
-	abi.OpCreateCQ:      serve((*operation).createCQ),
-	abi.OpDestroyCQ:     serve((*operation).destroyCQ),
-	abi.OpResizeCQ:      serve((*operation).resizeCQ),
-	abi.OpSwitchCQ:      act((*operation).switchCQ),
-	abi.OpCreateSRQ:     serve((*operation).createSRQ),
-	abi.OpModifySRQ:     act((*operation).modifySRQ),
-	abi.OpQuerySRQ:      serve((*operation).querySRQ),
-	abi.OpDestroySRQ:    serve((*operation).destroySRQ),
-	abi.OpCreateQP:      serve((*operation).createQP),
-	abi.OpModifyQP:      waits(act((*operation).modifyQP)),
-	abi.OpQueryQP:       serve((*operation).queryQP),
-	abi.OpDestroyQP:     serve((*operation).destroyQP),
-	abi.OpCreateAH:      waits(serve((*operation).createAH)),
-	abi.OpDestroyAH:     act((*operation).destroyAH),
-	abi.OpAttachMcast:   act((*operation).attachMcast),
-	abi.OpDetachMcast:   act((*operation).detachMcast),
-	abi.OpDirect:        serve((*operation).direct),
-	abi.OpIdentify:      act((*operation).identify),
-	abi.OpDirectKeys:    act((*operation).directKeys),
-	abi.OpDirectMem:     act((*operation).directMem),
-	abi.OpDirectSleep:   act((*operation).directSleep),
-	abi.OpDirectWake:    act((*operation).directWake),
-	abi.OpList:          serve((*operation).list),
-	abi.OpStat:          serve((*operation).list),
+var operations = map[rpc.Op]handler{
+	rpc.OpControl:       waits(act((*operation).control)),
+	rpc.OpSetMem:        act((*operation).setMem),
+	rpc.OpAddMem:        serve((*operation).addMem),
+	rpc.OpDelMem:        act((*operation).delMem),
+	rpc.OpQueryDevice:   serve((*operation).queryDevice),
+	rpc.OpQueryPort:     serve((*operation).queryPort),
+	rpc.OpQueryGID:      serve((*operation).queryGID),
+	rpc.OpCtxOpen:       serve((*operation).ctxOpen),
+	rpc.OpCtxClose:      act((*operation).ctxClose),
+	rpc.OpGetAsyncEvent: serve((*operation).getAsync),
+	rpc.OpAllocPD:       serve((*operation).allocPD),
+	rpc.OpDeallocPD:     act((*operation).deallocPD),
+	rpc.OpRegMR:         serve((*operation).regMR),
+	rpc.OpDeregMR:       act((*operation).deregMR),
+	rpc.OpReregMR:       serve((*operation).reregMR),
+	rpc.OpAllocMR:       serve((*operation).allocMR),
+	rpc.OpAllocMW:       serve((*operation).allocMW),
+	rpc.OpDeallocMW:     act((*operation).deallocMW),
+	rpc.OpCreateChan:    serve((*operation).createChan),
+	rpc.OpDestroyChan:   act((*operation).destroyChan),
+	rpc.OpCreateCQ:      serve((*operation).createCQ),
+	rpc.OpDestroyCQ:     serve((*operation).destroyCQ),
+	rpc.OpResizeCQ:      serve((*operation).resizeCQ),
+	rpc.OpSwitchCQ:      act((*operation).switchCQ),
+	rpc.OpCreateSRQ:     serve((*operation).createSRQ),
+	rpc.OpModifySRQ:     act((*operation).modifySRQ),
+	rpc.OpQuerySRQ:      serve((*operation).querySRQ),
+	rpc.OpDestroySRQ:    serve((*operation).destroySRQ),
+	rpc.OpCreateQP:      serve((*operation).createQP),
+	rpc.OpModifyQP:      waits(act((*operation).modifyQP)),
+	rpc.OpQueryQP:       serve((*operation).queryQP),
+	rpc.OpDestroyQP:     serve((*operation).destroyQP),
+	rpc.OpCreateAH:      waits(serve((*operation).createAH)),
+	rpc.OpDestroyAH:     act((*operation).destroyAH),
+	rpc.OpAttachMcast:   act((*operation).attachMcast),
+	rpc.OpDetachMcast:   act((*operation).detachMcast),
+	rpc.OpDirect:        serve((*operation).direct),
+	rpc.OpIdentify:      act((*operation).identify),
+	rpc.OpDirectKeys:    act((*operation).directKeys),
+	rpc.OpDirectMem:     act((*operation).directMem),
+	rpc.OpDirectSleep:   act((*operation).directSleep),
+	rpc.OpDirectWake:    act((*operation).directWake),
+	rpc.OpList:          serve((*operation).list),
+	rpc.OpStat:          serve((*operation).list),
 }
 
 // do carries the request out.
-func (o *operation) do() (rep abi.Message, err error) {
+func (o *operation) do() (rep rpc.Message, err error) {
 	switch o.h.Op {
-	case abi.OpQueryDevice, abi.OpQueryPort, abi.OpQueryGID, abi.OpList, abi.OpStat:
+	case rpc.OpQueryDevice, rpc.OpQueryPort, rpc.OpQueryGID, rpc.OpList, rpc.OpStat:
 	default:
 		if o.s.looks != nil {
 			return nil, o.s.looks
@@ -202,7 +203,7 @@ func drop[T any](s *Session, h *handles[T], n uint32) {
 	s.mu.Unlock()
 }
 
-func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceReply, error) {
+func (o *operation) queryDevice(req *rpc.QueryDeviceRequest) (*rpc.QueryDeviceReply, error) {
 	r, err := o.s.h.QueryDevice(req.Device)
 	if err != nil {
 		return nil, err
@@ -229,12 +230,12 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 }
 
 // control is for who looks after the daemon.
-func (o *operation) control(req *abi.ControlRequest) error {
+func (o *operation) control(req *rpc.ControlRequest) error {
 	if !o.s.privileged() {
 		return &Refusal{syscall.EPERM,
 			"only root and the daemon's own user may change it, or look at what others do"}
 	}
-	if req.Flags&^abi.ControlKnown != 0 {
+	if req.Flags&^rpc.ControlKnown != 0 {
 		return syscall.EINVAL
 	}
 	taken, err := o.s.h.Control(req, o.fd)
@@ -244,15 +245,15 @@ func (o *operation) control(req *abi.ControlRequest) error {
 	return err
 }
 
-func (o *operation) queryPort(req *abi.QueryPortRequest) (*abi.QueryPortReply, error) {
+func (o *operation) queryPort(req *rpc.QueryPortRequest) (*rpc.QueryPortReply, error) {
 	return o.s.h.QueryPort(req.Device, req.Port)
 }
 
-func (o *operation) queryGID(req *abi.QueryGIDRequest) (*abi.QueryGIDReply, error) {
+func (o *operation) queryGID(req *rpc.QueryGIDRequest) (*rpc.QueryGIDReply, error) {
 	return o.s.h.QueryGID(req.Device, req.Port, req.Index)
 }
 
-func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) {
+func (o *operation) ctxOpen(req *rpc.CtxOpenRequest) (*rpc.CtxOpenReply, error) {
 	s := o.s
 	n, err := number(s, &s.ctxs, s.limits.Contexts, "contexts")
 	if err != nil {
@@ -270,10 +271,10 @@ func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) 
 		return nil, err
 	}
 	put(s, &s.ctxs, n, c)
-	return &abi.CtxOpenReply{Ctx: n}, nil
+	return &rpc.CtxOpenReply{Ctx: n}, nil
 }
 
-func (o *operation) ctxClose(req *abi.HandleRequest) error {
+func (o *operation) ctxClose(req *rpc.HandleRequest) error {
 	c, err := get(&o.s.ctxs, req.Handle)
 	if err != nil {
 		return err
@@ -289,7 +290,7 @@ func (o *operation) ctxClose(req *abi.HandleRequest) error {
 	return nil
 }
 
-func (o *operation) getAsync(req *abi.HandleRequest) (*abi.AsyncEvent, error) {
+func (o *operation) getAsync(req *rpc.HandleRequest) (*rpc.AsyncEvent, error) {
 	c, err := get(&o.s.ctxs, req.Handle)
 	if err != nil {
 		return nil, err
@@ -301,7 +302,7 @@ func (o *operation) getAsync(req *abi.HandleRequest) (*abi.AsyncEvent, error) {
 	return &e, nil
 }
 
-func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) {
+func (o *operation) allocPD(req *rpc.AllocPDRequest) (*rpc.AllocPDReply, error) {
 	s := o.s
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
@@ -321,10 +322,10 @@ func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) 
 	}
 	c.users++
 	put(s, &s.pds, n, &pdObj{ctx: c, h: h})
-	return &abi.AllocPDReply{PD: n}, nil
+	return &rpc.AllocPDReply{PD: n}, nil
 }
 
-func (o *operation) deallocPD(req *abi.HandleRequest) error {
+func (o *operation) deallocPD(req *rpc.HandleRequest) error {
 	p, err := get(&o.s.pds, req.Handle)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A qpObj is a QP of a session.
@@ -18,7 +19,7 @@ type qpObj struct {
 	h              QPHandler
 	rings          *ring.DaemonQP
 	mem            *osmem.Region
-	caps           abi.QPCaps
+	caps           rpc.QPCaps
 	num            uint32
 	bell           *bellObj
 	groups         map[[16]byte]struct{} // that it is a member of
@@ -40,7 +41,7 @@ type qpKey struct {
 	num uint32
 }
 
-func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply, error) {
+func (o *operation) createChan(req *rpc.CreateChanRequest) (*rpc.CreateChanReply, error) {
 	s := o.s
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
@@ -67,10 +68,10 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	c.events.addChan(ch.ring)
 	c.users++
 	put(s, &s.chans, n, ch)
-	return &abi.CreateChanReply{Chan: n}, nil
+	return &rpc.CreateChanReply{Chan: n}, nil
 }
 
-func (o *operation) destroyChan(req *abi.HandleRequest) error {
+func (o *operation) destroyChan(req *rpc.HandleRequest) error {
 	s := o.s
 	ch, err := get(&s.chans, req.Handle)
 	if err != nil {
@@ -89,7 +90,7 @@ func (o *operation) destroyChan(req *abi.HandleRequest) error {
 	return nil
 }
 
-func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, error) {
+func (o *operation) createCQ(req *rpc.CreateCQRequest) (*rpc.CreateCQReply, error) {
 	s := o.s
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
@@ -138,10 +139,10 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 		ch.users++
 	}
 	put(s, &s.cqs, n, cq)
-	return &abi.CreateCQReply{CQ: n, CQE: size}, nil
+	return &rpc.CreateCQReply{CQ: n, CQE: size}, nil
 }
 
-func (o *operation) destroyCQ(req *abi.HandleRequest) (*abi.DestroyReply, error) {
+func (o *operation) destroyCQ(req *rpc.HandleRequest) (*rpc.DestroyReply, error) {
 	s := o.s
 	cq, err := get(&s.cqs, req.Handle)
 	if err != nil {
@@ -161,12 +162,12 @@ func (o *operation) destroyCQ(req *abi.HandleRequest) (*abi.DestroyReply, error)
 	drop(s, &s.cqs, req.Handle)
 	s.freeRing(cq.mem)
 	s.freeNext(cq)
-	r := cq.ctx.events.forget(abi.ObjCQ, req.Handle)
+	r := cq.ctx.events.forget(rpc.ObjCQ, req.Handle)
 	return &r, nil
 }
 
 // resizeCQ makes other memory for a CQ, which goes on in its own until switchCQ.
-func (o *operation) resizeCQ(req *abi.ResizeCQRequest) (*abi.ResizeCQReply, error) {
+func (o *operation) resizeCQ(req *rpc.ResizeCQRequest) (*rpc.ResizeCQReply, error) {
 	s := o.s
 	cq, err := get(&s.cqs, req.CQ)
 	if err != nil {
@@ -186,11 +187,11 @@ func (o *operation) resizeCQ(req *abi.ResizeCQRequest) (*abi.ResizeCQReply, erro
 	}
 	o.send(fd)
 	cq.next, cq.size = mem, size
-	return &abi.ResizeCQReply{CQE: size}, nil
+	return &rpc.ResizeCQReply{CQE: size}, nil
 }
 
 // switchCQ has a CQ go on in the memory that resizeCQ has made.
-func (o *operation) switchCQ(req *abi.HandleRequest) error {
+func (o *operation) switchCQ(req *rpc.HandleRequest) error {
 	cq, err := get(&o.s.cqs, req.Handle)
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func (s *Session) freeNext(cq *cqObj) {
 	}
 }
 
-func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, error) {
+func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, error) {
 	s := o.s
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
@@ -235,13 +236,13 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		return nil, err
 	}
 	parts := &QPParts{
-		SigAll: req.Flags&abi.CreateQPSigAll != 0, EndInError: req.Flags&abi.CreateQPEndInError != 0,
+		SigAll: req.Flags&rpc.CreateQPSigAll != 0, EndInError: req.Flags&rpc.CreateQPEndInError != 0,
 		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h, Type: req.Type, Asked: req.Caps,
 	}
 	switch parts.Type {
 	case 0:
-		parts.Type = abi.TypeRC
-	case abi.TypeRC, abi.TypeUC, abi.TypeUD:
+		parts.Type = rpc.TypeRC
+	case rpc.TypeRC, rpc.TypeUC, rpc.TypeUD:
 	default:
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -261,14 +262,14 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 	want.MaxRecvWR = max(want.MaxRecvWR, min(recv, depth))
 	caps, ok := want.Round(depth, q.srq != nil)
 	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
-		req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
+		req.Flags&^(rpc.CreateQPSigAll|rpc.CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
 	}
 	n, err := number(s, &s.qps, s.limits.QPs, "qps")
 	if err != nil {
 		return nil, err
 	}
-	l := abi.NewQPLayout(caps)
+	l := caps.Layout()
 	mem, fd, err := s.newRing("qp", l.Size())
 	if err != nil {
 		return nil, err
@@ -287,12 +288,12 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 	put(s, &s.qps, n, q)
 	s.qpNums[qpKey{pd.ctx, q.num}] = q
 	q.bell = s.addBell(q.h.Bell)
-	return &abi.CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: q.caps}, nil
+	return &rpc.CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: q.caps}, nil
 }
 
 // told are the caps that a QP is said to have, whose rings have caps: as many requests as were
 // wanted, where its handler has something to say of that.
-func told(caps, want abi.QPCaps, send, recv uint32) abi.QPCaps {
+func told(caps, want rpc.QPCaps, send, recv uint32) rpc.QPCaps {
 	if send != 0 {
 		caps.MaxSendWR = want.MaxSendWR
 	}
@@ -302,12 +303,12 @@ func told(caps, want abi.QPCaps, send, recv uint32) abi.QPCaps {
 	return caps
 }
 
-func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {
+func (o *operation) modifyQP(req *rpc.ModifyQPRequest) error {
 	q, err := get(&o.s.qps, req.QP)
 	if err != nil {
 		return err
 	}
-	if req.Mask&^abi.ModifyQPKnown != 0 || req.Mask == 0 && req.State != 0 ||
+	if req.Mask&^rpc.ModifyQPKnown != 0 || req.Mask == 0 && req.State != 0 ||
 		req.State > abi.StateErr {
 		return syscall.EINVAL
 	}
@@ -317,17 +318,17 @@ func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {
 	return q.h.Modify(req)
 }
 
-func (o *operation) queryQP(req *abi.HandleRequest) (*abi.QueryQPReply, error) {
+func (o *operation) queryQP(req *rpc.HandleRequest) (*rpc.QueryQPReply, error) {
 	q, err := get(&o.s.qps, req.Handle)
 	if err != nil {
 		return nil, err
 	}
-	r := &abi.QueryQPReply{QPN: q.num, Caps: q.caps}
+	r := &rpc.QueryQPReply{QPN: q.num, Caps: q.caps}
 	q.h.Query(r)
 	return r, nil
 }
 
-func (o *operation) destroyQP(req *abi.HandleRequest) (*abi.DestroyReply, error) {
+func (o *operation) destroyQP(req *rpc.HandleRequest) (*rpc.DestroyReply, error) {
 	s := o.s
 	q, err := get(&s.qps, req.Handle)
 	if err != nil {
@@ -341,6 +342,6 @@ func (o *operation) destroyQP(req *abi.HandleRequest) (*abi.DestroyReply, error)
 	q.hold(-1)
 	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)
-	r := q.pd.ctx.events.forget(abi.ObjQP, req.Handle)
+	r := q.pd.ctx.events.forget(rpc.ObjQP, req.Handle)
 	return &r, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A CQ of a client changes its memory in two calls; completions, indices and what is armed come
@@ -22,16 +23,16 @@ func TestResizeCQ(t *testing.T) {
 	c := ts.client()
 	q := c.newQP()
 	q.roundTrip(t, 1)
-	c.refuse(t, abi.OpSwitchCQ, syscall.EINVAL, &abi.HandleRequest{Handle: q.cq})
-	c.refuse(t, abi.OpSwitchCQ, syscall.ENOENT, &abi.HandleRequest{Handle: q.cq + 1})
+	c.refuse(t, rpc.OpSwitchCQ, syscall.EINVAL, &rpc.HandleRequest{Handle: q.cq})
+	c.refuse(t, rpc.OpSwitchCQ, syscall.ENOENT, &rpc.HandleRequest{Handle: q.cq + 1})
 	for _, n := range []uint32{0, 1025, 1 << 31, ^uint32(0)} {
-		c.refuse(t, abi.OpResizeCQ, syscall.EINVAL, &abi.ResizeCQRequest{CQ: q.cq, CQE: n})
+		c.refuse(t, rpc.OpResizeCQ, syscall.EINVAL, &rpc.ResizeCQRequest{CQ: q.cq, CQE: n})
 	}
-	c.refuse(t, abi.OpResizeCQ, syscall.ENOENT, &abi.ResizeCQRequest{CQ: q.cq + 1, CQE: 1})
+	c.refuse(t, rpc.OpResizeCQ, syscall.ENOENT, &rpc.ResizeCQRequest{CQ: q.cq + 1, CQE: 1})
 	resize := func(n uint32) ([]byte, uint32) {
 		t.Helper()
-		var rep abi.ResizeCQReply
-		return c.mmap(c.do(abi.OpResizeCQ, &abi.ResizeCQRequest{CQ: q.cq, CQE: n}, &rep)[0]), rep.CQE
+		var rep rpc.ResizeCQReply
+		return c.mmap(c.do(rpc.OpResizeCQ, &rpc.ResizeCQRequest{CQ: q.cq, CQE: n}, &rep)[0]), rep.CQE
 	}
 	resize(5) // another takes its place
 	for _, n := range []uint32{1, 100, 1024, 3} {
@@ -40,7 +41,7 @@ func TestResizeCQ(t *testing.T) {
 			t.Errorf("%d entries for %d", got, n)
 		}
 		q.roundTrip(t, uint64(n)) // in the old memory
-		c.do(abi.OpSwitchCQ, &abi.HandleRequest{Handle: q.cq}, nil)
+		c.do(rpc.OpSwitchCQ, &rpc.HandleRequest{Handle: q.cq}, nil)
 		next, err := ring.OpenCQConsumer(mem)
 		if err != nil || next.Size() != int(got) || next.Handle() != q.cq {
 			t.Fatalf("%v: CQ %d of %d entries", err, next.Handle(), next.Size())
@@ -48,15 +49,15 @@ func TestResizeCQ(t *testing.T) {
 		next.Follow(q.c)
 		q.c = next
 		q.roundTrip(t, uint64(n)+1)
-		c.refuse(t, abi.OpSwitchCQ, syscall.EINVAL, &abi.HandleRequest{Handle: q.cq})
+		c.refuse(t, rpc.OpSwitchCQ, syscall.EINVAL, &rpc.HandleRequest{Handle: q.cq})
 	}
 	resize(8) // never used, and freed with the CQ
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
-	c.do(abi.OpDestroyCQ, &abi.HandleRequest{Handle: q.cq}, nil)
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
+	c.do(rpc.OpDestroyCQ, &rpc.HandleRequest{Handle: q.cq}, nil)
 	q = c.newQP()
 	resize(8) // never used, and freed with the session
 	abi.Word(q.cqMem, abi.CQCons).Store(77)
-	c.try(abi.OpSwitchCQ, &abi.HandleRequest{Handle: q.cq}, nil)
+	c.try(rpc.OpSwitchCQ, &rpc.HandleRequest{Handle: q.cq}, nil)
 	ts.want("an index that cannot be ends the session", func() bool {
 		return slices.ContainsFunc(ts.f.causes(), abi.IsViolation)
 	})
@@ -67,44 +68,44 @@ func TestAddressHandles(t *testing.T) {
 	ts := newServer(t, "ahs=2")
 	c := ts.client()
 	q := c.newQP()
-	good := abi.CreateAHRequest{PD: q.pd, Attr: abi.AHAttr{Flags: abi.AHGlobal, GIDIndex: 3, Port: 1}}
-	var a, b abi.CreateAHReply
-	c.do(abi.OpCreateAH, &good, &a)
-	c.do(abi.OpCreateAH, &good, &b)
+	good := rpc.CreateAHRequest{PD: q.pd, Attr: rpc.AHAttr{Flags: rpc.AHGlobal, GIDIndex: 3, Port: 1}}
+	var a, b rpc.CreateAHReply
+	c.do(rpc.OpCreateAH, &good, &a)
+	c.do(rpc.OpCreateAH, &good, &b)
 	if a.Key != 0x903 || a.AH == 0 || a.AH == b.AH {
 		t.Errorf("%+v, %+v", a, b)
 	}
-	c.refuse(t, abi.OpCreateAH, syscall.ENOMEM, &good)
-	c.do(abi.OpDestroyAH, &abi.HandleRequest{Handle: a.AH}, nil)
-	c.refuse(t, abi.OpDestroyAH, syscall.ENOENT, &abi.HandleRequest{Handle: a.AH})
+	c.refuse(t, rpc.OpCreateAH, syscall.ENOMEM, &good)
+	c.do(rpc.OpDestroyAH, &rpc.HandleRequest{Handle: a.AH}, nil)
+	c.refuse(t, rpc.OpDestroyAH, syscall.ENOENT, &rpc.HandleRequest{Handle: a.AH})
 	bad := good
 	bad.Attr.Flags = 0
-	c.refuse(t, abi.OpCreateAH, syscall.EINVAL, &bad)
+	c.refuse(t, rpc.OpCreateAH, syscall.EINVAL, &bad)
 	bad = good
 	bad.PD++
-	c.refuse(t, abi.OpCreateAH, syscall.ENOENT, &bad)
+	c.refuse(t, rpc.OpCreateAH, syscall.ENOENT, &bad)
 	bad = good
 	bad.Pad = 1
-	c.refuse(t, abi.OpCreateAH, syscall.EINVAL, &bad)
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
-	c.refuse(t, abi.OpDeallocPD, syscall.EBUSY, &abi.HandleRequest{Handle: q.pd})
-	c.do(abi.OpDestroyAH, &abi.HandleRequest{Handle: b.AH}, nil)
-	c.do(abi.OpDeallocPD, &abi.HandleRequest{Handle: q.pd}, nil)
+	c.refuse(t, rpc.OpCreateAH, syscall.EINVAL, &bad)
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
+	c.refuse(t, rpc.OpDeallocPD, syscall.EBUSY, &rpc.HandleRequest{Handle: q.pd})
+	c.do(rpc.OpDestroyAH, &rpc.HandleRequest{Handle: b.AH}, nil)
+	c.do(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: q.pd}, nil)
 	stranger := ts.client()
-	stranger.refuse(t, abi.OpDestroyAH, syscall.ENOENT, &abi.HandleRequest{Handle: b.AH})
+	stranger.refuse(t, rpc.OpDestroyAH, syscall.ENOENT, &rpc.HandleRequest{Handle: b.AH})
 }
 
 // A client that goes while the daemon looks for the way to a peer of its is gone at once, also if
 // it has sent more, and so is a daemon that ends.
 func TestEndWhileWaiting(t *testing.T) {
-	attr := abi.AHAttr{Flags: abi.AHGlobal, GIDIndex: lostGID, Port: 1}
-	for name, request := range map[string]func(q *rawQP) (abi.Op, abi.Message){
-		"CREATE_AH": func(q *rawQP) (abi.Op, abi.Message) {
-			return abi.OpCreateAH, &abi.CreateAHRequest{PD: q.pd, Attr: attr}
+	attr := rpc.AHAttr{Flags: rpc.AHGlobal, GIDIndex: lostGID, Port: 1}
+	for name, request := range map[string]func(q *rawQP) (rpc.Op, rpc.Message){
+		"CREATE_AH": func(q *rawQP) (rpc.Op, rpc.Message) {
+			return rpc.OpCreateAH, &rpc.CreateAHRequest{PD: q.pd, Attr: attr}
 		},
-		"MODIFY_QP": func(q *rawQP) (abi.Op, abi.Message) {
-			return abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp, State: abi.StateRTR,
-				Mask: abi.ModifyQPState, Attr: abi.QPAttr{Path: attr}}
+		"MODIFY_QP": func(q *rawQP) (rpc.Op, rpc.Message) {
+			return rpc.OpModifyQP, &rpc.ModifyQPRequest{QP: q.qp, State: abi.StateRTR,
+				Mask: rpc.ModifyQPState, Attr: rpc.QPAttr{Path: attr}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,9 +116,9 @@ func TestEndWhileWaiting(t *testing.T) {
 				q := c.newQP()
 				op, req := request(q)
 				for seq, m := range [][]byte{
-					abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq + 1}, req),
-					abi.AppendMessage(nil, abi.Header{Op: abi.OpQueryQP, Seq: c.seq + 2},
-						&abi.HandleRequest{Handle: q.qp}),
+					rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: c.seq + 1}, req),
+					rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpQueryQP, Seq: c.seq + 2},
+						&rpc.HandleRequest{Handle: q.qp}),
 				} {
 					if err := c.sendRaw(m); err != nil {
 						t.Fatal(seq, err)
@@ -144,23 +145,23 @@ func TestAttach(t *testing.T) {
 	ts := newServer(t, "groups=2")
 	c := ts.client()
 	q := c.newQP()
-	group := func(n byte) *abi.AttachMcastRequest {
-		return &abi.AttachMcastRequest{QP: q.qp, GID: [16]byte{0xff, n}}
+	group := func(n byte) *rpc.AttachMcastRequest {
+		return &rpc.AttachMcastRequest{QP: q.qp, GID: [16]byte{0xff, n}}
 	}
 	for range 3 {
-		c.do(abi.OpAttachMcast, group(1), nil)
+		c.do(rpc.OpAttachMcast, group(1), nil)
 	}
-	c.do(abi.OpAttachMcast, group(2), nil)
-	c.refuse(t, abi.OpAttachMcast, syscall.ENOMEM, group(3))
-	c.do(abi.OpDetachMcast, group(2), nil)
-	c.refuse(t, abi.OpDetachMcast, syscall.EINVAL, group(2))
-	c.refuse(t, abi.OpAttachMcast, syscall.EINVAL, &abi.AttachMcastRequest{QP: q.qp})
-	c.refuse(t, abi.OpAttachMcast, syscall.ENOENT, &abi.AttachMcastRequest{QP: q.qp + 1})
-	c.refuse(t, abi.OpDetachMcast, syscall.ENOENT, &abi.AttachMcastRequest{QP: q.qp + 1})
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
+	c.do(rpc.OpAttachMcast, group(2), nil)
+	c.refuse(t, rpc.OpAttachMcast, syscall.ENOMEM, group(3))
+	c.do(rpc.OpDetachMcast, group(2), nil)
+	c.refuse(t, rpc.OpDetachMcast, syscall.EINVAL, group(2))
+	c.refuse(t, rpc.OpAttachMcast, syscall.EINVAL, &rpc.AttachMcastRequest{QP: q.qp})
+	c.refuse(t, rpc.OpAttachMcast, syscall.ENOENT, &rpc.AttachMcastRequest{QP: q.qp + 1})
+	c.refuse(t, rpc.OpDetachMcast, syscall.ENOENT, &rpc.AttachMcastRequest{QP: q.qp + 1})
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
 	q = c.newQP()
-	c.do(abi.OpAttachMcast, group(1), nil)
-	c.do(abi.OpAttachMcast, group(2), nil)
+	c.do(rpc.OpAttachMcast, group(1), nil)
+	c.do(rpc.OpAttachMcast, group(2), nil)
 }
 
 // One user, with however many sessions, is in half of the groups that all may be in, by QPs and by
@@ -169,25 +170,25 @@ func TestMemberships(t *testing.T) {
 	ts := newServer(t, "memberships=8", "groups=3")
 	ts.strangers.Store(true)
 	c, d := ts.client(), ts.client()
-	group := func(q *rawQP, n byte) *abi.AttachMcastRequest {
-		return &abi.AttachMcastRequest{QP: q.qp, GID: [16]byte{0xff, n}}
+	group := func(q *rawQP, n byte) *rpc.AttachMcastRequest {
+		return &rpc.AttachMcastRequest{QP: q.qp, GID: [16]byte{0xff, n}}
 	}
 	q, r := c.newQP(), d.newQP()
 	for n := range byte(3) {
-		c.do(abi.OpAttachMcast, group(q, n+1), nil)
+		c.do(rpc.OpAttachMcast, group(q, n+1), nil)
 	}
-	c.refuse(t, abi.OpAttachMcast, syscall.ENOMEM, group(q, 9)) // of the session
-	d.do(abi.OpAttachMcast, group(r, 1), nil)
-	var ch abi.CMCreateChanReply
-	d.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
-	var id abi.CMCreateIDReply
-	d.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSUDP, Type: abi.TypeUD}, &id)
-	join := &abi.CMJoinMulticastRequest{ID: id.ID, UID: 7,
-		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("224.0.0.9:0"))}
+	c.refuse(t, rpc.OpAttachMcast, syscall.ENOMEM, group(q, 9)) // of the session
+	d.do(rpc.OpAttachMcast, group(r, 1), nil)
+	var ch rpc.CMCreateChanReply
+	d.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	var id rpc.CMCreateIDReply
+	d.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSUDP, Type: rpc.TypeUD}, &id)
+	join := &rpc.CMJoinMulticastRequest{ID: id.ID, UID: 7,
+		Addr: rpc.MakeSockAddr(netip.MustParseAddrPort("224.0.0.9:0"))}
 	for _, full := range []struct {
-		op  abi.Op
-		req abi.Message
-	}{{abi.OpAttachMcast, group(r, 2)}, {abi.OpCMJoinMulticast, join}} {
+		op  rpc.Op
+		req rpc.Message
+	}{{rpc.OpAttachMcast, group(r, 2)}, {rpc.OpCMJoinMulticast, join}} {
 		d.refuse(t, full.op, syscall.ENOMEM, full.req)
 	}
 	err := ts.srv.memberships.take(account{uid: uint32(os.Getuid())}, false)
@@ -195,10 +196,10 @@ func TestMemberships(t *testing.T) {
 		!strings.Contains(why, "--limit memberships=N") {
 		t.Errorf("refused for %s", why)
 	}
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
-	d.do(abi.OpCMJoinMulticast, join, nil)
-	d.do(abi.OpAttachMcast, group(r, 2), nil)
-	d.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
+	d.do(rpc.OpCMJoinMulticast, join, nil)
+	d.do(rpc.OpAttachMcast, group(r, 2), nil)
+	d.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, nil)
 	if n := ts.srv.memberships.count(); n != 2 {
 		t.Errorf("%d memberships are counted, want those of a QP in 2 groups", n)
 	}
@@ -214,72 +215,72 @@ func TestMemberships(t *testing.T) {
 func TestJoinMulticast(t *testing.T) {
 	ts := newServer(t, "groups=2")
 	c := ts.client()
-	var ch abi.CMCreateChanReply
-	pipe := c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)[0]
-	var id abi.CMCreateIDReply
-	c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSUDP, Type: abi.TypeUD,
+	var ch rpc.CMCreateChanReply
+	pipe := c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)[0]
+	var id rpc.CMCreateIDReply
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSUDP, Type: rpc.TypeUD,
 		UID: 5}, &id)
-	addr := func(s string) abi.SockAddr { return abi.MakeSockAddr(netip.MustParseAddrPort(s)) }
-	join := func(s string, uid uint64) *abi.CMJoinMulticastRequest {
-		return &abi.CMJoinMulticastRequest{ID: id.ID, UID: uid, Addr: addr(s)}
+	addr := func(s string) rpc.SockAddr { return rpc.MakeSockAddr(netip.MustParseAddrPort(s)) }
+	join := func(s string, uid uint64) *rpc.CMJoinMulticastRequest {
+		return &rpc.CMJoinMulticastRequest{ID: id.ID, UID: uid, Addr: addr(s)}
 	}
-	leave := func(s string) *abi.CMLeaveMulticastRequest {
-		return &abi.CMLeaveMulticastRequest{ID: id.ID, Addr: addr(s)}
+	leave := func(s string) *rpc.CMLeaveMulticastRequest {
+		return &rpc.CMLeaveMulticastRequest{ID: id.ID, Addr: addr(s)}
 	}
-	c.do(abi.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil)
-	c.do(abi.OpCMJoinMulticast, join("[ff02::9]:0", 72), nil)
-	c.refuse(t, abi.OpCMJoinMulticast, syscall.EADDRINUSE, join("224.0.0.9:0", 73))
-	c.refuse(t, abi.OpCMJoinMulticast, syscall.EADDRINUSE, join("224.0.0.8:0", 71))
-	c.refuse(t, abi.OpCMJoinMulticast, syscall.ENOMEM, join("224.0.0.8:0", 73))
+	c.do(rpc.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil)
+	c.do(rpc.OpCMJoinMulticast, join("[ff02::9]:0", 72), nil)
+	c.refuse(t, rpc.OpCMJoinMulticast, syscall.EADDRINUSE, join("224.0.0.9:0", 73))
+	c.refuse(t, rpc.OpCMJoinMulticast, syscall.EADDRINUSE, join("224.0.0.8:0", 71))
+	c.refuse(t, rpc.OpCMJoinMulticast, syscall.ENOMEM, join("224.0.0.8:0", 73))
 	readToken(t, pipe)
-	var e abi.CMEvent
-	c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-	if e.Type != abi.EvMulticastJoin || e.Group != 71 || e.UID != 5 || e.ID != id.ID ||
-		e.Path.Flags != abi.AHGlobal || e.Path.GID[15] != 9 {
+	var e rpc.CMEvent
+	c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e)
+	if e.Type != rpc.EvMulticastJoin || e.Group != 71 || e.UID != 5 || e.ID != id.ID ||
+		e.Path.Flags != rpc.AHGlobal || e.Path.GID[15] != 9 {
 		t.Errorf("%+v", e)
 	}
-	var left abi.CMLeaveMulticastReply
-	c.do(abi.OpCMLeaveMulticast, leave("224.0.0.9:0"), &left)
-	if left != (abi.CMLeaveMulticastReply{Reported: 1}) {
+	var left rpc.CMLeaveMulticastReply
+	c.do(rpc.OpCMLeaveMulticast, leave("224.0.0.9:0"), &left)
+	if left != (rpc.CMLeaveMulticastReply{Reported: 1}) {
 		t.Errorf("%+v of a group whose event was taken", left)
 	}
-	c.do(abi.OpCMLeaveMulticast, leave("[ff02::9]:0"), &left)
-	if left != (abi.CMLeaveMulticastReply{Tokens: 1}) {
+	c.do(rpc.OpCMLeaveMulticast, leave("[ff02::9]:0"), &left)
+	if left != (rpc.CMLeaveMulticastReply{Tokens: 1}) {
 		t.Errorf("%+v of a group whose event was not taken", left)
 	}
-	c.refuse(t, abi.OpCMLeaveMulticast, syscall.EADDRNOTAVAIL, leave("[ff02::9]:0"))
-	c.refuse(t, abi.OpCMGetEvent, syscall.EAGAIN, &abi.HandleRequest{Handle: ch.Chan})
-	for _, bad := range []*abi.CMJoinMulticastRequest{
+	c.refuse(t, rpc.OpCMLeaveMulticast, syscall.EADDRNOTAVAIL, leave("[ff02::9]:0"))
+	c.refuse(t, rpc.OpCMGetEvent, syscall.EAGAIN, &rpc.HandleRequest{Handle: ch.Chan})
+	for _, bad := range []*rpc.CMJoinMulticastRequest{
 		join("10.0.0.1:0", 1), join("224.0.0.1:7", 1), join("[::]:0", 1), {ID: id.ID, UID: 1},
-		{ID: id.ID, UID: 1, Addr: abi.SockAddr{Family: 77}},
+		{ID: id.ID, UID: 1, Addr: rpc.SockAddr{Family: 77}},
 		{ID: id.ID, UID: 1, Addr: addr("224.0.0.1:0"), Flags: 1},
 	} {
-		c.refuse(t, abi.OpCMJoinMulticast, syscall.EINVAL, bad)
+		c.refuse(t, rpc.OpCMJoinMulticast, syscall.EINVAL, bad)
 	}
-	c.refuse(t, abi.OpCMJoinMulticast, syscall.ENODEV, join("224.0.0.66:0", 1)) // says the handler
-	c.refuse(t, abi.OpCMJoinMulticast, syscall.ENOENT, &abi.CMJoinMulticastRequest{ID: 99})
-	c.refuse(t, abi.OpCMLeaveMulticast, syscall.ENOENT, &abi.CMLeaveMulticastRequest{ID: 99,
+	c.refuse(t, rpc.OpCMJoinMulticast, syscall.ENODEV, join("224.0.0.66:0", 1)) // says the handler
+	c.refuse(t, rpc.OpCMJoinMulticast, syscall.ENOENT, &rpc.CMJoinMulticastRequest{ID: 99})
+	c.refuse(t, rpc.OpCMLeaveMulticast, syscall.ENOENT, &rpc.CMLeaveMulticastRequest{ID: 99,
 		Addr: addr("224.0.0.9:0")})
 	for range 3 { // what could not be joined can be left, and takes no place then
-		c.do(abi.OpCMJoinMulticast, join("224.0.0.77:0", 77), nil)
-		c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-		if e.Type != abi.EvMulticastError || e.Group != 77 {
+		c.do(rpc.OpCMJoinMulticast, join("224.0.0.77:0", 77), nil)
+		c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e)
+		if e.Type != rpc.EvMulticastError || e.Group != 77 {
 			t.Errorf("%+v", e)
 		}
-		c.do(abi.OpCMLeaveMulticast, leave("224.0.0.77:0"), &left)
-		if left != (abi.CMLeaveMulticastReply{Reported: 1}) {
+		c.do(rpc.OpCMLeaveMulticast, leave("224.0.0.77:0"), &left)
+		if left != (rpc.CMLeaveMulticastReply{Reported: 1}) {
 			t.Errorf("%+v of a group that could not be joined", left)
 		}
 	}
-	c.do(abi.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil)
-	c.do(abi.OpCMJoinMulticast, join("224.0.0.10:0", 72), nil)
-	var gone abi.CMDestroyIDReply
-	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, &gone)
-	if gone != (abi.CMDestroyIDReply{Tokens: 2}) {
+	c.do(rpc.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil)
+	c.do(rpc.OpCMJoinMulticast, join("224.0.0.10:0", 72), nil)
+	var gone rpc.CMDestroyIDReply
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, &gone)
+	if gone != (rpc.CMDestroyIDReply{Tokens: 2}) {
 		t.Errorf("%+v of an id with two events", gone)
 	}
-	c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSUDP, UID: 5}, &id)
-	c.do(abi.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil) // the quota is free again
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSUDP, UID: 5}, &id)
+	c.do(rpc.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil) // the quota is free again
 }
 
 // An id of datagrams connects without a QP; of another, it is one that the client moves itself, and
@@ -288,28 +289,28 @@ func TestConnectWithoutQP(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
 	q := c.newQP()
-	var ch abi.CMCreateChanReply
-	c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
-	for i, ps := range []uint32{abi.PSUDP, abi.PSTCP} {
-		var id abi.CMCreateIDReply
-		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: ps}, &id)
-		for _, op := range []abi.Op{abi.OpCMConnect, abi.OpCMAccept} {
-			c.do(op, &abi.CMConnectRequest{ID: id.ID}, nil)
+	var ch rpc.CMCreateChanReply
+	c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	for i, ps := range []uint32{rpc.PSUDP, rpc.PSTCP} {
+		var id rpc.CMCreateIDReply
+		c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: ps}, &id)
+		for _, op := range []rpc.Op{rpc.OpCMConnect, rpc.OpCMAccept} {
+			c.do(op, &rpc.CMConnectRequest{ID: id.ID}, nil)
 		}
-		c.refuse(t, abi.OpCMConnect, syscall.ENOENT, &abi.CMConnectRequest{ID: id.ID, PD: q.pd})
-		numbered := &abi.CMConnectRequest{ID: id.ID, Param: abi.ConnParam{QPN: q.qpn}}
-		if ps == abi.PSUDP {
-			c.refuse(t, abi.OpCMConnect, syscall.ENOENT, numbered)
+		c.refuse(t, rpc.OpCMConnect, syscall.ENOENT, &rpc.CMConnectRequest{ID: id.ID, PD: q.pd})
+		numbered := &rpc.CMConnectRequest{ID: id.ID, Param: rpc.ConnParam{QPN: q.qpn}}
+		if ps == rpc.PSUDP {
+			c.refuse(t, rpc.OpCMConnect, syscall.ENOENT, numbered)
 		} else {
-			c.do(abi.OpCMConnect, numbered, nil)
+			c.do(rpc.OpCMConnect, numbered, nil)
 		}
-		c.do(abi.OpCMAccept, &abi.CMConnectRequest{ID: id.ID, PD: q.pd,
-			Param: abi.ConnParam{QPN: q.qpn}}, nil)
+		c.do(rpc.OpCMAccept, &rpc.CMConnectRequest{ID: id.ID, PD: q.pd,
+			Param: rpc.ConnParam{QPN: q.qpn}}, nil)
 		if got := ts.id(i).last.Load(); got != "accept 1" {
 			t.Errorf("port space %#x: %v", ps, got)
 		}
 	}
-	c.refuse(t, abi.OpCMCreateID, syscall.ENODEV, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: 0x13f})
+	c.refuse(t, rpc.OpCMCreateID, syscall.ENODEV, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: 0x13f})
 }
 
 // The UDP port of an id of datagrams: one socket of packets, within the quota of pipes, and none
@@ -317,18 +318,18 @@ func TestConnectWithoutQP(t *testing.T) {
 func TestOpenUDP(t *testing.T) {
 	ts := newServer(t, "pipes=4")
 	c := ts.client()
-	var ch abi.CMCreateChanReply
-	c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
-	var ids [2]abi.CMCreateIDReply
-	for i, ps := range []uint32{abi.PSUDP, abi.PSTCP} {
-		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: ps}, &ids[i])
+	var ch rpc.CMCreateChanReply
+	c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	var ids [2]rpc.CMCreateIDReply
+	for i, ps := range []uint32{rpc.PSUDP, rpc.PSTCP} {
+		c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: ps}, &ids[i])
 	}
-	of := func(i int) *abi.HandleRequest { return &abi.HandleRequest{Handle: ids[i].ID} }
+	of := func(i int) *rpc.HandleRequest { return &rpc.HandleRequest{Handle: ids[i].ID} }
 	before := ts.srv.pipes.count()
-	fd := c.do(abi.OpCMOpenUDP, of(0), nil)[0]
-	c.refuse(t, abi.OpCMOpenUDP, syscall.EBUSY, of(0))
-	c.refuse(t, abi.OpCMOpenUDP, syscall.EOPNOTSUPP, of(1))
-	c.refuse(t, abi.OpCMOpenUDP, syscall.ENOENT, &abi.HandleRequest{Handle: 99})
+	fd := c.do(rpc.OpCMOpenUDP, of(0), nil)[0]
+	c.refuse(t, rpc.OpCMOpenUDP, syscall.EBUSY, of(0))
+	c.refuse(t, rpc.OpCMOpenUDP, syscall.EOPNOTSUPP, of(1))
+	c.refuse(t, rpc.OpCMOpenUDP, syscall.ENOENT, &rpc.HandleRequest{Handle: 99})
 	if n := ts.srv.pipes.count() - before; n != 1 {
 		t.Errorf("%d pipes are counted, want 1", n)
 	}
@@ -348,7 +349,7 @@ func TestOpenUDP(t *testing.T) {
 	}
 	for packets.Send(make([]byte, 1000)) { // who does not read loses what comes
 	}
-	c.do(abi.OpCMDestroyID, of(0), &abi.CMDestroyIDReply{})
+	c.do(rpc.OpCMDestroyID, of(0), &rpc.CMDestroyIDReply{})
 	if n := ts.srv.pipes.count() - before; n != 0 {
 		t.Errorf("%d pipes are left", n)
 	}
@@ -370,22 +371,22 @@ func TestOldClient(t *testing.T) {
 		c := rawConnect(t, ts.path)
 		hello := goodHello()
 		hello.Minor = minor
-		c.do(abi.OpHello, hello, &abi.HelloReply{})
-		var ctx abi.CtxOpenReply
-		c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx)
-		var pd abi.AllocPDReply
-		c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
-		var cq abi.CreateCQReply
-		c.do(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1}, &cq)
-		var qp abi.CreateQPReply
-		c.do(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ}, &qp)
-		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: abi.OpQueryQP, Seq: 99},
-			&abi.HandleRequest{Handle: qp.QP})); err != nil {
+		c.do(rpc.OpHello, hello, &rpc.HelloReply{})
+		var ctx rpc.CtxOpenReply
+		c.do(rpc.OpCtxOpen, &rpc.CtxOpenRequest{}, &ctx)
+		var pd rpc.AllocPDReply
+		c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
+		var cq rpc.CreateCQReply
+		c.do(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1}, &cq)
+		var qp rpc.CreateQPReply
+		c.do(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ}, &qp)
+		if err := c.sendRaw(rpc.AppendMessage(nil, rpc.Header{Op: rpc.OpQueryQP, Seq: 99},
+			&rpc.HandleRequest{Handle: qp.QP})); err != nil {
 			t.Fatal(err)
 		}
 		h, body, _, _ := c.recv()
-		var r abi.QueryQPReply
-		if err := abi.Decode(body, &r); err != nil {
+		var r rpc.QueryQPReply
+		if err := rpc.Decode(body, &r); err != nil {
 			t.Fatal(err)
 		}
 		known := minor > 0

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/internal/limitlog"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Config says how a Server treats its clients. NewSession is required.
@@ -100,7 +100,7 @@ type Server struct {
 // A Call is one that a client has made, but for HELLO. Its octets are good for a moment.
 type Call struct {
 	Session        *Session
-	Op             abi.Op
+	Op             rpc.Op
 	Request, Reply []byte // what is behind the headers
 	Err            error  // why it was refused; nil: it was not
 }
@@ -325,12 +325,12 @@ func (s *Server) refuse(c *seqpacket.Conn, why error) {
 	if err != nil {
 		return
 	}
-	if h, body, err := abi.ParseMessage(msg); err == nil {
-		var req abi.HelloRequest
-		err := abi.Decode(body, &req)
-		rep := refusal(why, err == nil && req.Features&abi.FeatureReasons != 0)
+	if h, body, err := rpc.ParseMessage(msg); err == nil {
+		var req rpc.HelloRequest
+		err := rpc.Decode(body, &req)
+		rep := refusal(why, err == nil && req.Features&rpc.FeatureReasons != 0)
 		// It may have gone.
-		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: abi.Status(why)},
+		_ = c.Write(rpc.AppendMessage(nil, rpc.Header{Op: h.Op, Seq: h.Seq, Status: rpc.Status(why)},
 			rep), nil)
 	}
 }

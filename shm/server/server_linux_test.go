@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/proctest"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 func TestServerRoundTrip(t *testing.T) {
@@ -27,13 +28,13 @@ func TestServerRoundTrip(t *testing.T) {
 	for i := range uint64(100) {
 		q.roundTrip(t, i)
 	}
-	var r abi.QueryQPReply
-	c.do(abi.OpQueryQP, &abi.HandleRequest{Handle: q.qp}, &r)
+	var r rpc.QueryQPReply
+	c.do(rpc.OpQueryQP, &rpc.HandleRequest{Handle: q.qp}, &r)
 	if r.State != abi.StateRTS || r.QPN != q.qpn {
 		t.Errorf("%+v", r)
 	}
-	c.do(abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp}, nil)
-	c.do(abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp, Mask: abi.ModifyQPState, State: abi.StateErr},
+	c.do(rpc.OpModifyQP, &rpc.ModifyQPRequest{QP: q.qp}, nil)
+	c.do(rpc.OpModifyQP, &rpc.ModifyQPRequest{QP: q.qp, Mask: rpc.ModifyQPState, State: abi.StateErr},
 		nil)
 	if q.m.State() != abi.StateErr {
 		t.Errorf("state %d", q.m.State())
@@ -84,8 +85,8 @@ func TestHelloVersion(t *testing.T) {
 	c := rawConnect(t, ts.path)
 	req := goodHello()
 	req.Major = abi.Major + 1
-	var rep abi.HelloReply
-	fds, err := c.try(abi.OpHello, req, &rep)
+	var rep rpc.HelloReply
+	fds, err := c.try(rpc.OpHello, req, &rep)
 	if !errors.Is(err, syscall.EPROTONOSUPPORT) || rep.Major != abi.Major || rep.Minor != abi.Minor ||
 		rep.Magic != abi.MagicHello || len(fds) != 0 {
 		t.Errorf("other major: %v, %+v, %d descriptors", err, rep, len(fds))
@@ -96,7 +97,7 @@ func TestHelloVersion(t *testing.T) {
 	c = rawConnect(t, ts.path)
 	req = goodHello()
 	req.Minor = 900
-	c.do(abi.OpHello, req, &rep)
+	c.do(rpc.OpHello, req, &rep)
 	if rep.Minor != abi.Minor {
 		t.Errorf("minor %d of 900 and %d", rep.Minor, abi.Minor)
 	}
@@ -129,10 +130,10 @@ func TestHelloTimeout(t *testing.T) {
 func TestEvolutionOnTheSocket(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
-	msg := func(h abi.Header, body ...byte) (int32, bool) {
+	msg := func(h rpc.Header, body ...byte) (int32, bool) {
 		t.Helper()
 		h.Len = uint32(len(body))
-		if err := c.sendRaw(append(abi.AppendMessage(nil, h, &abi.Empty{})[:12],
+		if err := c.sendRaw(append(rpc.AppendMessage(nil, h, &rpc.Empty{})[:12],
 			append([]byte{byte(len(body)), byte(len(body) >> 8), 0, 0}, body...)...)); err != nil {
 			t.Fatal(err)
 		}
@@ -141,23 +142,23 @@ func TestEvolutionOnTheSocket(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		h    abi.Header
+		h    rpc.Header
 		body []byte
 		want syscall.Errno
 	}{
-		{"unknown op", abi.Header{Op: 999}, nil, syscall.EOPNOTSUPP},
-		{"call that is gone", abi.Header{Op: 52}, nil, syscall.EOPNOTSUPP},
-		{"another one", abi.Header{Op: 130}, nil, syscall.EOPNOTSUPP},
-		{"unknown header flag", abi.Header{Op: abi.OpCtxOpen, Flags: 1}, nil, syscall.EINVAL},
-		{"status in a request", abi.Header{Op: abi.OpCtxOpen, Status: -1}, nil, syscall.EINVAL},
-		{"shorter: zero filled", abi.Header{Op: abi.OpCtxOpen}, nil, 0},
-		{"longer, zero", abi.Header{Op: abi.OpCtxOpen}, make([]byte, 100), 0},
-		{"longer, not zero", abi.Header{Op: abi.OpCtxOpen}, append(make([]byte, 99), 1), syscall.E2BIG},
-		{"padding not zero", abi.Header{Op: abi.OpCtxOpen}, []byte{0, 0, 0, 0, 1, 0, 0, 0},
+		{"unknown op", rpc.Header{Op: 999}, nil, syscall.EOPNOTSUPP},
+		{"call that is gone", rpc.Header{Op: 52}, nil, syscall.EOPNOTSUPP},
+		{"another one", rpc.Header{Op: 130}, nil, syscall.EOPNOTSUPP},
+		{"unknown header flag", rpc.Header{Op: rpc.OpCtxOpen, Flags: 1}, nil, syscall.EINVAL},
+		{"status in a request", rpc.Header{Op: rpc.OpCtxOpen, Status: -1}, nil, syscall.EINVAL},
+		{"shorter: zero filled", rpc.Header{Op: rpc.OpCtxOpen}, nil, 0},
+		{"longer, zero", rpc.Header{Op: rpc.OpCtxOpen}, make([]byte, 100), 0},
+		{"longer, not zero", rpc.Header{Op: rpc.OpCtxOpen}, append(make([]byte, 99), 1), syscall.E2BIG},
+		{"padding not zero", rpc.Header{Op: rpc.OpCtxOpen}, []byte{0, 0, 0, 0, 1, 0, 0, 0},
 			syscall.EINVAL},
-		{"nothing there", abi.Header{Op: abi.OpDestroyQP}, []byte{1, 0, 0, 0}, syscall.ENOENT},
-		{"error without errno", abi.Header{Op: abi.OpQueryGID}, nil, syscall.EIO},
-		{"no such device", abi.Header{Op: abi.OpQueryDevice}, []byte{9, 0, 0, 0}, syscall.ENODEV},
+		{"nothing there", rpc.Header{Op: rpc.OpDestroyQP}, []byte{1, 0, 0, 0}, syscall.ENOENT},
+		{"error without errno", rpc.Header{Op: rpc.OpQueryGID}, nil, syscall.EIO},
+		{"no such device", rpc.Header{Op: rpc.OpQueryDevice}, []byte{9, 0, 0, 0}, syscall.ENODEV},
 	} {
 		if st, ended := msg(tt.h, tt.body...); ended || st != -int32(tt.want) {
 			t.Errorf("%s: status %d, ended %v; want %d", tt.name, st, ended, -int32(tt.want))
@@ -171,32 +172,32 @@ func TestBusy(t *testing.T) {
 	c := ts.client()
 	q := c.newQP()
 	mem := c.memfd(8192, unix.F_SEAL_SHRINK)
-	var m abi.AddMemReply
-	c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, mem)
-	var mr abi.RegMRReply
-	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Length: 8192}, &mr)
-	busy := func(op abi.Op, h uint32) {
+	var m rpc.AddMemReply
+	c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &m, mem)
+	var mr rpc.RegMRReply
+	c.do(rpc.OpRegMR, &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeShared, Mem: m.Mem, Length: 8192}, &mr)
+	busy := func(op rpc.Op, h uint32) {
 		t.Helper()
-		if _, err := c.try(op, &abi.HandleRequest{Handle: h}, nil); !errors.Is(err, syscall.EBUSY) {
+		if _, err := c.try(op, &rpc.HandleRequest{Handle: h}, nil); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("%v in use: %v", op, err)
 		}
 	}
-	busy(abi.OpCtxClose, q.ctx)
-	busy(abi.OpDeallocPD, q.pd)
-	busy(abi.OpDestroyChan, q.chanl)
-	busy(abi.OpDestroyCQ, q.cq)
-	busy(abi.OpDelMem, m.Mem)
+	busy(rpc.OpCtxClose, q.ctx)
+	busy(rpc.OpDeallocPD, q.pd)
+	busy(rpc.OpDestroyChan, q.chanl)
+	busy(rpc.OpDestroyCQ, q.cq)
+	busy(rpc.OpDelMem, m.Mem)
 	ts.f.busyQP.Store(true)
-	busy(abi.OpDestroyQP, q.qp)
+	busy(rpc.OpDestroyQP, q.qp)
 	ts.f.busyQP.Store(false)
 	q.roundTrip(t, 1) // it still works
 	for _, x := range []struct {
-		op abi.Op
+		op rpc.Op
 		h  uint32
-	}{{abi.OpDestroyQP, q.qp}, {abi.OpDestroyCQ, q.cq}, {abi.OpDestroyChan, q.chanl},
-		{abi.OpDeregMR, mr.MR}, {abi.OpDelMem, m.Mem}, {abi.OpDeallocPD, q.pd}, {abi.OpCtxClose, q.ctx}} {
-		c.do(x.op, &abi.HandleRequest{Handle: x.h}, nil)
-		if _, err := c.try(x.op, &abi.HandleRequest{Handle: x.h}, nil); !errors.Is(err, syscall.ENOENT) {
+	}{{rpc.OpDestroyQP, q.qp}, {rpc.OpDestroyCQ, q.cq}, {rpc.OpDestroyChan, q.chanl},
+		{rpc.OpDeregMR, mr.MR}, {rpc.OpDelMem, m.Mem}, {rpc.OpDeallocPD, q.pd}, {rpc.OpCtxClose, q.ctx}} {
+		c.do(x.op, &rpc.HandleRequest{Handle: x.h}, nil)
+		if _, err := c.try(x.op, &rpc.HandleRequest{Handle: x.h}, nil); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("%v a second time: %v", x.op, err)
 		}
 	}
@@ -213,7 +214,7 @@ func TestDestroyedRingIsEmptied(t *testing.T) {
 	c := ts.client()
 	q := c.newQP()
 	q.roundTrip(t, 1)
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
 	if !bytes.Equal(q.mem, make([]byte, len(q.mem))) {
 		t.Error("pages of the ring are still there")
 	}
@@ -224,34 +225,34 @@ func TestSessionsAreApart(t *testing.T) {
 	ts := newServer(t)
 	a, b := ts.client(), ts.client()
 	qa := a.newQP()
-	if _, err := b.try(abi.OpDestroyQP, &abi.HandleRequest{Handle: qa.qp}, nil); !errors.Is(err,
+	if _, err := b.try(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: qa.qp}, nil); !errors.Is(err,
 		syscall.ENOENT) {
 		t.Errorf("other session's QP: %v", err)
 	}
 	qb := b.newQP()
-	var id abi.CMCreateIDReply
-	var ch abi.CMCreateChanReply
-	b.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
-	b.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP}, &id)
-	p := abi.ConnParam{QPN: qa.qpn}
-	if _, err := b.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: qb.pd, Param: p},
+	var id rpc.CMCreateIDReply
+	var ch rpc.CMCreateChanReply
+	b.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	b.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP}, &id)
+	p := rpc.ConnParam{QPN: qa.qpn}
+	if _, err := b.try(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: id.ID, PD: qb.pd, Param: p},
 		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("connect of the other session's QP: %v", err)
 	}
 	// Nor does a QP of one device go with another's CQs.
-	var ctx abi.CtxOpenReply
-	a.do(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: 1}, &ctx)
-	var pd abi.AllocPDReply
-	a.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
-	var own abi.CreateCQReply
-	a.do(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1}, &own)
+	var ctx rpc.CtxOpenReply
+	a.do(rpc.OpCtxOpen, &rpc.CtxOpenRequest{Device: 1}, &ctx)
+	var pd rpc.AllocPDReply
+	a.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
+	var own rpc.CreateCQReply
+	a.do(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1}, &own)
 	for _, cqs := range [][2]uint32{{qa.cq, own.CQ}, {own.CQ, qa.cq}} {
-		if _, err := a.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cqs[0],
+		if _, err := a.try(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd.PD, SendCQ: cqs[0],
 			RecvCQ: cqs[1]}, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("CQ of another context: %v", err)
 		}
 	}
-	if _, err := a.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1, Chan: qa.chanl},
+	if _, err := a.try(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1, Chan: qa.chanl},
 		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("channel of another context: %v", err)
 	}
@@ -267,33 +268,33 @@ func TestAsyncEvents(t *testing.T) {
 		queue = h.queue
 	}
 	ts.f.mu.Unlock()
-	get := func(e *abi.AsyncEvent) error {
-		_, err := c.try(abi.OpGetAsyncEvent, &abi.HandleRequest{Handle: q.ctx}, e)
+	get := func(e *rpc.AsyncEvent) error {
+		_, err := c.try(rpc.OpGetAsyncEvent, &rpc.HandleRequest{Handle: q.ctx}, e)
 		return err
 	}
-	var e abi.AsyncEvent
+	var e rpc.AsyncEvent
 	if err := get(&e); !errors.Is(err, syscall.EAGAIN) || tokenThere(q.async) {
 		t.Errorf("no event: %v", err)
 	}
-	queue.Push(abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: q.qp, Cause: 5})
-	queue.Push(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: q.cq})
-	queue.Push(abi.AsyncEvent{Type: 2, Kind: abi.ObjQP, Handle: q.qp})
+	queue.Push(rpc.AsyncEvent{Type: 1, Kind: rpc.ObjQP, Handle: q.qp, Cause: 5})
+	queue.Push(rpc.AsyncEvent{Type: 0, Kind: rpc.ObjCQ, Handle: q.cq})
+	queue.Push(rpc.AsyncEvent{Type: 2, Kind: rpc.ObjQP, Handle: q.qp})
 	readToken(t, q.async)
-	if err := get(&e); err != nil || e != (abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: q.qp,
+	if err := get(&e); err != nil || e != (rpc.AsyncEvent{Type: 1, Kind: rpc.ObjQP, Handle: q.qp,
 		Cause: 5}) {
 		t.Errorf("%v, %+v", err, e)
 	}
-	var d abi.DestroyReply
-	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, &d)
-	if d != (abi.DestroyReply{Reported: 1, Tokens: 1}) {
+	var d rpc.DestroyReply
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, &d)
+	if d != (rpc.DestroyReply{Reported: 1, Tokens: 1}) {
 		t.Errorf("destroyed QP: %+v", d)
 	}
-	if err := get(&e); err != nil || e.Kind != abi.ObjCQ {
+	if err := get(&e); err != nil || e.Kind != rpc.ObjCQ {
 		t.Errorf("the CQ's event: %v, %+v", err, e)
 	}
 	n := 2 * ts.srv.limits.QPs // a network is lost, and each QP has two
 	for i := range n {
-		queue.Push(abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: uint32(1 + i/2)})
+		queue.Push(rpc.AsyncEvent{Type: 1, Kind: rpc.ObjQP, Handle: uint32(1 + i/2)})
 	}
 	queue.mu.Lock()
 	defer queue.mu.Unlock()
@@ -306,10 +307,10 @@ func TestCM(t *testing.T) {
 	ts := newServer(t, "cm-events=2", "cm-ids=5")
 	c := ts.client()
 	q := c.newQP()
-	var ch abi.CMCreateChanReply
-	pipe := c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)[0]
-	var id abi.CMCreateIDReply
-	c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, UID: 77}, &id)
+	var ch rpc.CMCreateChanReply
+	pipe := c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)[0]
+	var id rpc.CMCreateIDReply
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP, UID: 77}, &id)
 	ts.f.mu.Lock()
 	f := ts.f.ids[0]
 	ts.f.mu.Unlock()
@@ -320,53 +321,53 @@ func TestCM(t *testing.T) {
 			t.Errorf("handler got %q, want %q", got, want)
 		}
 	}
-	c.do(abi.OpCMBind, &abi.CMBindRequest{ID: id.ID, Addr: abi.MakeSockAddr(addr)}, nil)
+	c.do(rpc.OpCMBind, &rpc.CMBindRequest{ID: id.ID, Addr: rpc.MakeSockAddr(addr)}, nil)
 	last("bind 10.77.0.2:7174")
-	c.do(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id.ID, TimeoutMS: 5,
-		Dst: abi.MakeSockAddr(addr)}, nil)
+	c.do(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: id.ID, TimeoutMS: 5,
+		Dst: rpc.MakeSockAddr(addr)}, nil)
 	last("resolve invalid AddrPort 10.77.0.2:7174 5")
 	readToken(t, pipe)
-	var e abi.CMEvent
-	c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-	if e.Type != abi.EvAddrResolved || e.ID != id.ID || e.UID != 77 {
+	var e rpc.CMEvent
+	c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e)
+	if e.Type != rpc.EvAddrResolved || e.ID != id.ID || e.UID != 77 {
 		t.Errorf("%+v", e)
 	}
-	p := abi.ConnParam{QPN: q.qpn}
+	p := rpc.ConnParam{QPN: q.qpn}
 	p.SetPrivateData([]byte("hi"))
-	c.do(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p}, nil)
+	c.do(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p}, nil)
 	last(`connect 1 "hi"`)
-	var pd abi.AllocPDReply
-	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
-	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: p},
+	var pd rpc.AllocPDReply
+	c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: q.ctx}, &pd)
+	if _, err := c.try(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: p},
 		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("QP of another PD: %v", err)
 	}
-	p.PrivateLen = abi.MaxPrivate + 1
-	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p},
+	p.PrivateLen = rpc.MaxPrivate + 1
+	if _, err := c.try(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p},
 		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("private data of %d octets: %v", p.PrivateLen, err)
 	}
 	for _, x := range []struct {
-		op  abi.Op
-		req abi.Message
+		op  rpc.Op
+		req rpc.Message
 	}{
-		{abi.OpCMReject, &abi.CMRejectRequest{ID: id.ID, PrivateLen: abi.MaxPrivate + 1}},
-		{abi.OpCMSetOption, &abi.CMSetOptionRequest{ID: id.ID, Len: abi.MaxOption + 1}},
-		{abi.OpCMBind, &abi.CMBindRequest{ID: id.ID, Addr: abi.SockAddr{Family: 99}}},
-		{abi.OpCMBind, &abi.CMBindRequest{ID: id.ID}},
+		{rpc.OpCMReject, &rpc.CMRejectRequest{ID: id.ID, PrivateLen: rpc.MaxPrivate + 1}},
+		{rpc.OpCMSetOption, &rpc.CMSetOptionRequest{ID: id.ID, Len: rpc.MaxOption + 1}},
+		{rpc.OpCMBind, &rpc.CMBindRequest{ID: id.ID, Addr: rpc.SockAddr{Family: 99}}},
+		{rpc.OpCMBind, &rpc.CMBindRequest{ID: id.ID}},
 	} {
 		if _, err := c.try(x.op, x.req, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%v: %v", x.op, err)
 		}
 	}
-	c.do(abi.OpCMDisconnect, &abi.HandleRequest{Handle: id.ID}, nil)
+	c.do(rpc.OpCMDisconnect, &rpc.HandleRequest{Handle: id.ID}, nil)
 	last("disconnect")
 
 	// Requests: a child does not exist for the client before it has been told of it.
-	c.do(abi.OpCMListen, &abi.CMListenRequest{ID: id.ID, Backlog: 3}, nil)
+	c.do(rpc.OpCMListen, &rpc.CMListenRequest{ID: id.ID, Backlog: 3}, nil)
 	var kids []*fakeID
 	request := func() error {
-		return f.id.PushRequest(abi.CMEvent{Src: abi.MakeSockAddr(addr)}, func(child *CMID) IDHandler {
+		return f.id.PushRequest(rpc.CMEvent{Src: rpc.MakeSockAddr(addr)}, func(child *CMID) IDHandler {
 			k := &fakeID{h: f.h, id: child}
 			kids = append(kids, k)
 			return k
@@ -375,24 +376,24 @@ func TestCM(t *testing.T) {
 	if err := request(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.try(abi.OpCMQuery, &abi.HandleRequest{Handle: kids[0].id.Handle()},
+	if _, err := c.try(rpc.OpCMQuery, &rpc.HandleRequest{Handle: kids[0].id.Handle()},
 		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("a child was used that the client was not told of: %v", err)
 	}
 	readToken(t, pipe)
-	c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-	if e.Type != abi.EvConnectRequest || e.ID != id.ID || e.Child != kids[0].id.Handle() ||
+	c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e)
+	if e.Type != rpc.EvConnectRequest || e.ID != id.ID || e.Child != kids[0].id.Handle() ||
 		e.Src.AddrPort() != addr {
 		t.Errorf("%+v", e)
 	}
-	c.do(abi.OpCMAccept, &abi.CMConnectRequest{ID: e.Child, PD: q.pd, UID: 99, Param: abi.ConnParam{
+	c.do(rpc.OpCMAccept, &rpc.CMConnectRequest{ID: e.Child, PD: q.pd, UID: 99, Param: rpc.ConnParam{
 		QPN: q.qpn}}, nil)
 	if kids[0].last.Load() != "accept 1" {
 		t.Errorf("child got %q", kids[0].last.Load())
 	}
-	kids[0].id.Push(abi.CMEvent{Type: abi.EvEstablished})
-	c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-	if e.Type != abi.EvEstablished || e.UID != 99 {
+	kids[0].id.Push(rpc.CMEvent{Type: rpc.EvEstablished})
+	c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e)
+	if e.Type != rpc.EvEstablished || e.UID != 99 {
 		t.Errorf("%+v", e)
 	}
 	readToken(t, pipe)
@@ -404,13 +405,13 @@ func TestCM(t *testing.T) {
 	if err := request(); !errors.Is(err, syscall.ENOMEM) || !kids[3].closed.Load() {
 		t.Errorf("third request on a queue of 2: %v", err)
 	}
-	if _, err := c.try(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: ch.Chan}, nil); !errors.Is(err,
+	if _, err := c.try(rpc.OpCMDestroyChan, &rpc.HandleRequest{Handle: ch.Chan}, nil); !errors.Is(err,
 		syscall.EBUSY) {
 		t.Errorf("channel with ids: %v", err)
 	}
-	var d abi.CMDestroyIDReply
-	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, &d)
-	if d != (abi.CMDestroyIDReply{Reported: 2, Tokens: 2}) || !kids[1].closed.Load() ||
+	var d rpc.CMDestroyIDReply
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, &d)
+	if d != (rpc.CMDestroyIDReply{Reported: 2, Tokens: 2}) || !kids[1].closed.Load() ||
 		!kids[2].closed.Load() || kids[0].closed.Load() {
 		t.Errorf("%+v, closed %v %v %v", d, kids[0].closed.Load(), kids[1].closed.Load(),
 			kids[2].closed.Load())
@@ -418,7 +419,7 @@ func TestCM(t *testing.T) {
 	if err := request(); err == nil {
 		t.Error("a destroyed listener took a request")
 	}
-	if err := f.id.Push(abi.CMEvent{}); err == nil {
+	if err := f.id.Push(rpc.CMEvent{}); err == nil {
 		t.Error("a destroyed id took an event")
 	}
 	for range 2 {
@@ -427,12 +428,12 @@ func TestCM(t *testing.T) {
 	if tokenThere(pipe) {
 		t.Error("a token is left without an event")
 	}
-	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: kids[0].id.Handle()}, &d)
-	c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: ch.Chan}, nil)
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: kids[0].id.Handle()}, &d)
+	c.do(rpc.OpCMDestroyChan, &rpc.HandleRequest{Handle: ch.Chan}, nil)
 	if n := ts.srv.Clients()[0].IDs; n != 0 {
 		t.Errorf("%d ids are left", n)
 	}
-	if _, err := c.try(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP},
+	if _, err := c.try(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP},
 		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("id on a destroyed channel: %v", err)
 	}
@@ -443,10 +444,10 @@ func TestListPages(t *testing.T) {
 	c := ts.client()
 	var all []map[string]any
 	long := 0
-	var rep abi.ListReply
+	var rep rpc.ListReply
 	for cur, pages := uint64(0), 0; cur != 0 || pages == 0; pages++ {
-		rep = abi.ListReply{}
-		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListQP, Cursor: cur}, &rep)
+		rep = rpc.ListReply{}
+		c.do(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListQP, Cursor: cur}, &rep)
 		for _, line := range bytes.Split(bytes.TrimSuffix(rep.Data[:rep.Len], []byte("\n")),
 			[]byte("\n")) {
 			var row map[string]any
@@ -466,20 +467,20 @@ func TestListPages(t *testing.T) {
 	if len(all) != 500 || long != 1 || all[499]["i"] != 499.0 || all[0]["all"] != true {
 		t.Errorf("%d rows, %d too long", len(all), long)
 	}
-	if _, err := c.try(abi.OpList, &abi.ListRequest{Kind: abi.ListQP, Cursor: 3}, nil); !errors.Is(err,
+	if _, err := c.try(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListQP, Cursor: 3}, nil); !errors.Is(err,
 		syscall.EINVAL) {
 		t.Errorf("cursor of nothing: %v", err)
 	}
-	if _, err := c.try(abi.OpList, &abi.ListRequest{Kind: 99}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(rpc.OpList, &rpc.ListRequest{Kind: 99}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("unknown kind: %v", err)
 	}
-	c.do(abi.OpStat, &abi.ListRequest{}, &rep)
+	c.do(rpc.OpStat, &rpc.ListRequest{}, &rep)
 	if rep.Len != 0 || rep.Next != 0 {
 		t.Errorf("no rows: %d octets, next %d", rep.Len, rep.Next)
 	}
 	other := ts.client()
-	rep = abi.ListReply{}
-	other.do(abi.OpList, &abi.ListRequest{Kind: abi.ListClient}, &rep)
+	rep = rpc.ListReply{}
+	other.do(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListClient}, &rep)
 	if n := strings.Count(string(rep.Data[:rep.Len]), "\n"); n != 2 ||
 		!strings.Contains(string(rep.Data[:]), `"comm":"test"`) {
 		t.Errorf("clients: %s", rep.Data[:rep.Len])
@@ -495,7 +496,7 @@ func TestListPages(t *testing.T) {
 		if n := ts.f.listed.Load() - given; n != max(i-1, 0) {
 			t.Errorf("%d lists have ended when %d have begun", n, i)
 		}
-		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListQP}, nil)
+		c.do(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListQP}, nil)
 	}
 	c.close()
 	ts.want("all lists have ended", func() bool { return ts.f.listed.Load()-given == 3 })
@@ -609,7 +610,7 @@ func TestSessionQuotas(t *testing.T) {
 	a := ts.client()
 	ts.client()
 	over := rawConnect(t, ts.path)
-	if _, err := over.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := over.try(rpc.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("third session of two: %v", err)
 	}
 	a.close()
@@ -620,7 +621,7 @@ func TestSessionQuotas(t *testing.T) {
 	ts.strangers.Store(true)
 	ts.client()
 	over = rawConnect(t, ts.path)
-	if _, err := over.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := over.try(rpc.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("second session of one: %v", err)
 	}
 	// Those that wait to be refused are few, and not for ever.
@@ -649,65 +650,65 @@ func TestSessionQuotas(t *testing.T) {
 func TestObjectQuotas(t *testing.T) {
 	for _, tt := range []struct {
 		limit string
-		op    abi.Op
-		req   func(c *rawClient, q *rawQP) abi.Message
+		op    rpc.Op
+		req   func(c *rawClient, q *rawQP) rpc.Message
 		fd    bool
 	}{
-		{"contexts=1", abi.OpCtxOpen,
-			func(*rawClient, *rawQP) abi.Message { return &abi.CtxOpenRequest{} }, false},
-		{"pds=1", abi.OpAllocPD, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.AllocPDRequest{Ctx: q.ctx}
+		{"contexts=1", rpc.OpCtxOpen,
+			func(*rawClient, *rawQP) rpc.Message { return &rpc.CtxOpenRequest{} }, false},
+		{"pds=1", rpc.OpAllocPD, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.AllocPDRequest{Ctx: q.ctx}
 		}, false},
-		{"channels=1", abi.OpCreateChan,
-			func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
-		{"cqs=1", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1}
+		{"channels=1", rpc.OpCreateChan,
+			func(_ *rawClient, q *rawQP) rpc.Message { return &rpc.CreateChanRequest{Ctx: q.ctx} }, false},
+		{"cqs=1", rpc.OpCreateCQ, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.CreateCQRequest{Ctx: q.ctx, CQE: 1}
 		}, false},
-		{"qps=1", abi.OpCreateQP, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
+		{"qps=1", rpc.OpCreateQP, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
 		}, false},
-		{"ring-bytes=100000", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 4096}
+		{"ring-bytes=100000", rpc.OpCreateCQ, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.CreateCQRequest{Ctx: q.ctx, CQE: 4096}
 		}, false},
-		{"mappings=4", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1}
+		{"mappings=4", rpc.OpCreateCQ, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.CreateCQRequest{Ctx: q.ctx, CQE: 1}
 		}, false},
-		{"pipes=2", abi.OpCreateChan,
-			func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
-		{"pipes=2", abi.OpCMCreateChan, func(*rawClient, *rawQP) abi.Message { return &abi.Empty{} },
+		{"pipes=2", rpc.OpCreateChan,
+			func(_ *rawClient, q *rawQP) rpc.Message { return &rpc.CreateChanRequest{Ctx: q.ctx} }, false},
+		{"pipes=2", rpc.OpCMCreateChan, func(*rawClient, *rawQP) rpc.Message { return &rpc.Empty{} },
 			false},
-		{"mappings=4", abi.OpAddMem, func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} },
+		{"mappings=4", rpc.OpAddMem, func(*rawClient, *rawQP) rpc.Message { return &rpc.AddMemRequest{} },
 			true},
-		{"mem-bytes=8191", abi.OpAddMem,
-			func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} }, true},
-		{"cm-channels=1", abi.OpCMCreateChan, func(c *rawClient, _ *rawQP) abi.Message {
-			c.do(abi.OpCMCreateChan, &abi.Empty{}, nil)
-			return &abi.Empty{}
+		{"mem-bytes=8191", rpc.OpAddMem,
+			func(*rawClient, *rawQP) rpc.Message { return &rpc.AddMemRequest{} }, true},
+		{"cm-channels=1", rpc.OpCMCreateChan, func(c *rawClient, _ *rawQP) rpc.Message {
+			c.do(rpc.OpCMCreateChan, &rpc.Empty{}, nil)
+			return &rpc.Empty{}
 		}, false},
-		{"cm-ids=1", abi.OpCMCreateID, func(c *rawClient, _ *rawQP) abi.Message {
-			var r abi.CMCreateChanReply
-			c.do(abi.OpCMCreateChan, &abi.Empty{}, &r)
-			c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}, nil)
-			return &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}
+		{"cm-ids=1", rpc.OpCMCreateID, func(c *rawClient, _ *rawQP) rpc.Message {
+			var r rpc.CMCreateChanReply
+			c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &r)
+			c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: r.Chan, PS: rpc.PSTCP}, nil)
+			return &rpc.CMCreateIDRequest{Chan: r.Chan, PS: rpc.PSTCP}
 		}, false},
-		{"ids=1", abi.OpAllocPD, func(_ *rawClient, q *rawQP) abi.Message {
-			return &abi.AllocPDRequest{Ctx: q.ctx}
+		{"ids=1", rpc.OpAllocPD, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.AllocPDRequest{Ctx: q.ctx}
 		}, false},
-		{"ids=2", abi.OpCMCreateID, func(c *rawClient, q *rawQP) abi.Message {
-			c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, nil)
-			var r abi.CMCreateChanReply
-			osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &r))
-			return &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}
+		{"ids=2", rpc.OpCMCreateID, func(c *rawClient, q *rawQP) rpc.Message {
+			c.do(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: q.ctx}, nil)
+			var r rpc.CMCreateChanReply
+			osmem.CloseFDs(c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &r))
+			return &rpc.CMCreateIDRequest{Chan: r.Chan, PS: rpc.PSTCP}
 		}, false},
-		{"mems=1", abi.OpAddMem, func(c *rawClient, _ *rawQP) abi.Message {
-			c.do(abi.OpAddMem, &abi.AddMemRequest{}, nil, c.memfd(4096, unix.F_SEAL_SHRINK))
-			return &abi.AddMemRequest{}
+		{"mems=1", rpc.OpAddMem, func(c *rawClient, _ *rawQP) rpc.Message {
+			c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, nil, c.memfd(4096, unix.F_SEAL_SHRINK))
+			return &rpc.AddMemRequest{}
 		}, true},
-		{"mrs=1", abi.OpRegMR, func(c *rawClient, q *rawQP) abi.Message {
-			var r abi.AddMemReply
-			c.do(abi.OpAddMem, &abi.AddMemRequest{}, &r, c.memfd(4096, unix.F_SEAL_SHRINK))
-			req := &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: r.Mem, Length: 4096}
-			c.do(abi.OpRegMR, req, nil)
+		{"mrs=1", rpc.OpRegMR, func(c *rawClient, q *rawQP) rpc.Message {
+			var r rpc.AddMemReply
+			c.do(rpc.OpAddMem, &rpc.AddMemRequest{}, &r, c.memfd(4096, unix.F_SEAL_SHRINK))
+			req := &rpc.RegMRRequest{PD: q.pd, Mode: rpc.ModeShared, Mem: r.Mem, Length: 4096}
+			c.do(rpc.OpRegMR, req, nil)
 			return req
 		}, false},
 	} {
@@ -726,48 +727,48 @@ func TestObjectQuotas(t *testing.T) {
 	}
 	ids := newServer(t, "ids=1") // they come back, too
 	for range 2 {
-		var chn abi.CMCreateChanReply
-		var id abi.CMCreateIDReply
+		var chn rpc.CMCreateChanReply
+		var id rpc.CMCreateIDReply
 		c := ids.client()
-		osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &chn))
-		req := &abi.CMCreateIDRequest{Chan: chn.Chan, PS: abi.PSTCP}
+		osmem.CloseFDs(c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &chn))
+		req := &rpc.CMCreateIDRequest{Chan: chn.Chan, PS: rpc.PSTCP}
 		for range 2 {
-			c.do(abi.OpCMCreateID, req, &id)
-			if _, err := c.try(abi.OpCMCreateID, req, nil); !errors.Is(err, syscall.ENOMEM) {
+			c.do(rpc.OpCMCreateID, req, &id)
+			if _, err := c.try(rpc.OpCMCreateID, req, nil); !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("a second id where there is one: %v", err)
 			}
-			c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
+			c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, nil)
 		}
-		c.do(abi.OpCMCreateID, req, &id)
+		c.do(rpc.OpCMCreateID, req, &id)
 		c.close()
 		ids.want("the session's ids", func() bool { return ids.srv.ids.count() == 0 })
 	}
 	pipes := newServer(t, "pipes=1") // they come back with their channel, and with the session
 	for range 2 {
-		var r abi.CMCreateChanReply
+		var r rpc.CMCreateChanReply
 		c := pipes.client()
 		for range 2 {
-			osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &r))
-			c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: r.Chan}, nil)
+			osmem.CloseFDs(c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &r))
+			c.do(rpc.OpCMDestroyChan, &rpc.HandleRequest{Handle: r.Chan}, nil)
 		}
-		osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &r))
+		osmem.CloseFDs(c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &r))
 		c.close()
 		pipes.want("the session's pipes", func() bool { return pipes.srv.pipes.count() == 0 })
 	}
 	ts := newServer(t, "qps=5", "depth=64", "cq-depth=128", "pds=3")
 	c := ts.client()
-	var r abi.QueryDeviceReply
-	c.do(abi.OpQueryDevice, &abi.QueryDeviceRequest{}, &r)
+	var r rpc.QueryDeviceReply
+	c.do(rpc.OpQueryDevice, &rpc.QueryDeviceRequest{}, &r)
 	if r.MaxQP != 5 || r.MaxSGE != abi.MaxSGE || r.MaxPD != 3 || r.Name.String() != "fake0" {
 		t.Errorf("the limits are not advertised: %+v", r)
 	}
 	q := c.newQP()
-	if _, err := c.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: q.ctx, CQE: 129}, nil); !errors.Is(
+	if _, err := c.try(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: q.ctx, CQE: 129}, nil); !errors.Is(
 		err, syscall.EINVAL) {
 		t.Errorf("CQ deeper than 128: %v", err)
 	}
-	if _, err := c.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq,
-		Caps: abi.QPCaps{MaxSendWR: 65}}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq,
+		Caps: rpc.QPCaps{MaxSendWR: 65}}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("QP deeper than 64: %v", err)
 	}
 }
@@ -775,13 +776,13 @@ func TestObjectQuotas(t *testing.T) {
 // Every call of the table but HELLO, which comes before them, has a handler, and no other.
 func TestEveryCallHasAHandler(t *testing.T) {
 	n := 1
-	for _, o := range abi.Ops() {
+	for _, o := range rpc.Ops() {
 		if operations[o] != nil && cmOperations[o] != nil {
 			t.Errorf("%v has two handlers", o)
 		}
 		if operations[o] != nil || cmOperations[o] != nil {
 			n++
-		} else if o != abi.OpHello {
+		} else if o != rpc.OpHello {
 			t.Errorf("%v has no handler", o)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Session is one client of a Server. Its control goroutine answers requests, its doorbell thread
@@ -327,37 +328,37 @@ func (s *Session) hello(stop func() bool) error {
 		s.discard(fd)
 		return abi.Violation("descriptor with HELLO")
 	}
-	h, body, err := abi.ParseMessage(msg)
+	h, body, err := rpc.ParseMessage(msg)
 	if err != nil {
 		return err
 	}
-	if h.Op != abi.OpHello {
+	if h.Op != rpc.OpHello {
 		return abi.Violation("%v before HELLO", h.Op)
 	}
 	if !stop() && s.ended() {
 		return errNoHello
 	}
-	var req abi.HelloRequest
-	if err := abi.DecodeRequest(h, body, &req); err != nil {
+	var req rpc.HelloRequest
+	if err := rpc.DecodeRequest(h, body, &req); err != nil {
 		return s.refuse(h, err, refusal(err, s.reasons))
 	}
 	if req.Magic != abi.MagicHello {
 		return abi.Violation("HELLO with magic %#x", req.Magic)
 	}
-	rep := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: min(abi.Minor, req.Minor),
+	rep := &rpc.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: min(abi.Minor, req.Minor),
 		Session: s.id}
 	if req.Major != abi.Major {
 		rep.Minor = abi.Minor
 		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
 	}
-	s.reasons, s.again = req.Features&abi.FeatureReasons != 0, req.Features&abi.FeatureAgain != 0
-	s.tellsGone = req.Features&abi.FeatureGone != 0
+	s.reasons, s.again = req.Features&rpc.FeatureReasons != 0, req.Features&rpc.FeatureAgain != 0
+	s.tellsGone = req.Features&rpc.FeatureGone != 0
 	s.minor = rep.Minor
-	if req.Features&abi.FeatureDirect != 0 && s.offerDirect() {
-		rep.Features |= abi.FeatureDirect
+	if req.Features&rpc.FeatureDirect != 0 && s.offerDirect() {
+		rep.Features |= rpc.FeatureDirect
 	}
 	s.mu.Lock()
-	s.comm = abi.CString(req.Comm[:])
+	s.comm = rpc.CString(req.Comm[:])
 	s.mu.Unlock()
 	memfd, err := s.openPage()
 	if err != nil {
@@ -371,8 +372,8 @@ func (s *Session) hello(stop func() bool) error {
 	s.h = hd
 	names := hd.Devices()
 	rep.NumDevices = uint32(len(names))
-	for i, n := range names[:min(len(names), abi.MaxDevices)] {
-		rep.Devices[i] = abi.MakeDeviceName(n)
+	for i, n := range names[:min(len(names), rpc.MaxDevices)] {
+		rep.Devices[i] = rpc.MakeDeviceName(n)
 	}
 	s.setState("live")
 	if s.looks == nil {
@@ -382,7 +383,7 @@ func (s *Session) hello(stop func() bool) error {
 }
 
 // refuse answers HELLO with an error and ends the session.
-func (s *Session) refuse(h abi.Header, why error, body abi.Message) error {
+func (s *Session) refuse(h rpc.Header, why error, body rpc.Message) error {
 	if err := s.send(h, why, body, nil); err != nil {
 		return err
 	}
@@ -464,12 +465,12 @@ func (s *Session) serve() error {
 	if err != nil {
 		return err
 	}
-	h, body, err := abi.ParseMessage(msg)
+	h, body, err := rpc.ParseMessage(msg)
 	// A client of a later version hears that its call is not known here, whatever comes with it.
 	if err == nil && fd >= 0 && h.Op.Known() && h.Op.Takes() == 0 {
 		err = abi.Violation("descriptor with %v", h.Op)
 	}
-	if err == nil && h.Op == abi.OpHello {
+	if err == nil && h.Op == rpc.OpHello {
 		err = abi.Violation("second HELLO")
 	}
 	if err == nil && !h.Op.Quick() {
@@ -492,7 +493,7 @@ func (s *Session) serve() error {
 		if opErr != nil {
 			rep = refusal(opErr, s.reasons)
 		} else if rep == nil {
-			rep = &abi.Empty{}
+			rep = &rpc.Empty{}
 		}
 		err = s.send(h, opErr, rep, op.out)
 	}
@@ -500,26 +501,26 @@ func (s *Session) serve() error {
 		osmem.CloseFD(f)
 	}
 	if f := s.srv.watcher.Load(); f != nil && err == nil {
-		(*f)(&Call{Session: s, Op: h.Op, Request: body, Reply: s.reply[abi.HeaderLen:], Err: opErr})
+		(*f)(&Call{Session: s, Op: h.Op, Request: body, Reply: s.reply[rpc.HeaderLen:], Err: opErr})
 	}
 	return err
 }
 
 // refusal is the body of a reply that refuses: words, if the client wants them and there are some.
-func refusal(why error, words bool) abi.Message {
+func refusal(why error, words bool) rpc.Message {
 	var r *Refusal
 	if !words || !errors.As(why, &r) {
-		return &abi.Empty{}
+		return &rpc.Empty{}
 	}
-	rep := &abi.Refusal{}
+	rep := &rpc.Refusal{}
 	copy(rep.Why[:len(rep.Why)-1], r.Why)
 	return rep
 }
 
 // send answers a request.
-func (s *Session) send(h abi.Header, status error, body abi.Message, fds []int) error {
-	s.reply = abi.AppendFor(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq,
-		Status: abi.Status(status)}, body, s.minor)
+func (s *Session) send(h rpc.Header, status error, body rpc.Message, fds []int) error {
+	s.reply = rpc.AppendFor(s.reply[:0], rpc.Header{Op: h.Op, Seq: h.Seq,
+		Status: rpc.Status(status)}, body, s.minor)
 	if len(fds) == 0 {
 		return s.conn.Reply(s.reply)
 	}
@@ -529,7 +530,7 @@ func (s *Session) send(h abi.Header, status error, body abi.Message, fds []int) 
 // An operation is one request under way.
 type operation struct {
 	s     *Session
-	h     abi.Header
+	h     rpc.Header
 	body  []byte
 	fd    int   // that came with it, or -1; what takes it sets -1
 	out   []int // descriptors for the reply

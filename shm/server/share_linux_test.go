@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/proctest"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // Five users take all the sessions that they can get: root has room, and is told who has what.
@@ -113,16 +113,16 @@ func TestLooking(t *testing.T) {
 	var lookers []*rawClient
 	for range maxLookers {
 		c := ts.client()
-		var rep abi.ListReply
-		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListUser}, &rep)
+		var rep rpc.ListReply
+		c.do(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListUser}, &rep)
 		var row UserRow
 		if err := json.Unmarshal(rep.Data[:rep.Len], &row); err != nil || row.QPs != 1 ||
 			row.Sessions != 2+len(lookers) || row.UID != uint32(os.Getuid()) || !row.Me {
 			t.Fatalf("%s: %v", rep.Data[:rep.Len], err)
 		}
-		c.do(abi.OpStat, &abi.ListRequest{}, nil)
-		c.do(abi.OpQueryDevice, &abi.QueryDeviceRequest{}, nil)
-		for _, op := range []abi.Op{abi.OpCtxOpen, abi.OpCMCreateChan, abi.OpSetMem} {
+		c.do(rpc.OpStat, &rpc.ListRequest{}, nil)
+		c.do(rpc.OpQueryDevice, &rpc.QueryDeviceRequest{}, nil)
+		for _, op := range []rpc.Op{rpc.OpCtxOpen, rpc.OpCMCreateChan, rpc.OpSetMem} {
 			req, _ := op.Messages()
 			var fds []int
 			if op.Takes() > 0 {
@@ -135,12 +135,12 @@ func TestLooking(t *testing.T) {
 		lookers = append(lookers, c)
 	}
 	hello := goodHello()
-	hello.Features = abi.FeatureReasons
+	hello.Features = rpc.FeatureReasons
 	c := rawConnect(t, ts.path)
-	var why abi.Refusal
-	if _, err := c.try(abi.OpHello, hello, &why); !errors.Is(err, syscall.ENOMEM) ||
-		!strings.Contains(abi.CString(why.Why[:]), "--limit sessions-per-uid=N") {
-		t.Errorf("one too many looks: %v, %q", err, abi.CString(why.Why[:]))
+	var why rpc.Refusal
+	if _, err := c.try(rpc.OpHello, hello, &why); !errors.Is(err, syscall.ENOMEM) ||
+		!strings.Contains(rpc.CString(why.Why[:]), "--limit sessions-per-uid=N") {
+		t.Errorf("one too many looks: %v, %q", err, rpc.CString(why.Why[:]))
 	}
 	for _, c := range lookers {
 		c.close()

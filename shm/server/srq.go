@@ -7,6 +7,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // An srqObj is an SRQ of a session.
@@ -19,7 +20,7 @@ type srqObj struct {
 	users int // QPs
 }
 
-func (o *operation) createSRQ(req *abi.CreateSRQRequest) (*abi.CreateSRQReply, error) {
+func (o *operation) createSRQ(req *rpc.CreateSRQRequest) (*rpc.CreateSRQReply, error) {
 	s := o.s
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
@@ -51,18 +52,18 @@ func (o *operation) createSRQ(req *abi.CreateSRQRequest) (*abi.CreateSRQReply, e
 	pd.users++
 	put(s, &s.srqs, n, q)
 	q.bell = s.addBell(q.h.Bell)
-	return &abi.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: l.RQSize, MaxSGE: l.RQMaxSGE()}, nil
+	return &rpc.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: l.RQSize, MaxSGE: l.RQMaxSGE()}, nil
 }
 
-func (o *operation) modifySRQ(req *abi.ModifySRQRequest) error {
+func (o *operation) modifySRQ(req *rpc.ModifySRQRequest) error {
 	q, err := get(&o.s.srqs, req.SRQ)
 	if err != nil {
 		return err
 	}
 	switch {
-	case req.Mask&abi.ModifySRQMaxWR != 0:
+	case req.Mask&rpc.ModifySRQMaxWR != 0:
 		return syscall.EOPNOTSUPP
-	case req.Mask&^abi.ModifySRQLimit != 0 || req.MaxWR != 0 || req.Mask == 0 && req.Limit != 0 ||
+	case req.Mask&^rpc.ModifySRQLimit != 0 || req.MaxWR != 0 || req.Mask == 0 && req.Limit != 0 ||
 		req.Limit > q.rings.Layout.RQSize:
 		return syscall.EINVAL
 	case req.Mask == 0:
@@ -71,7 +72,7 @@ func (o *operation) modifySRQ(req *abi.ModifySRQRequest) error {
 	return q.h.SetLimit(req.Limit)
 }
 
-func (o *operation) querySRQ(req *abi.HandleRequest) (*abi.QuerySRQReply, error) {
+func (o *operation) querySRQ(req *rpc.HandleRequest) (*rpc.QuerySRQReply, error) {
 	q, err := get(&o.s.srqs, req.Handle)
 	if err != nil {
 		return nil, err
@@ -80,11 +81,11 @@ func (o *operation) querySRQ(req *abi.HandleRequest) (*abi.QuerySRQReply, error)
 	if err != nil {
 		return nil, err
 	}
-	return &abi.QuerySRQReply{MaxWR: q.rings.Layout.RQSize, MaxSGE: q.rings.Layout.RQMaxSGE(),
+	return &rpc.QuerySRQReply{MaxWR: q.rings.Layout.RQSize, MaxSGE: q.rings.Layout.RQMaxSGE(),
 		Limit: limit}, nil
 }
 
-func (o *operation) destroySRQ(req *abi.HandleRequest) (*abi.DestroyReply, error) {
+func (o *operation) destroySRQ(req *rpc.HandleRequest) (*rpc.DestroyReply, error) {
 	s := o.s
 	q, err := get(&s.srqs, req.Handle)
 	if err != nil {
@@ -99,6 +100,6 @@ func (o *operation) destroySRQ(req *abi.HandleRequest) (*abi.DestroyReply, error
 	q.pd.users--
 	drop(s, &s.srqs, req.Handle)
 	s.freeRing(q.mem)
-	r := q.pd.ctx.events.forget(abi.ObjSRQ, req.Handle)
+	r := q.pd.ctx.events.forget(rpc.ObjSRQ, req.Handle)
 	return &r, nil
 }

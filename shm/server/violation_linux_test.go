@@ -17,13 +17,14 @@ import (
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // docs/abi.md#threat-model: each violation ends the session that it came from, with a line in the
 // log and a count, and no other; nothing is left of it.
 func TestViolations(t *testing.T) {
-	msg := func(op abi.Op, body abi.Message) []byte {
-		return abi.AppendMessage(nil, abi.Header{Op: op}, body)
+	msg := func(op rpc.Op, body rpc.Message) []byte {
+		return rpc.AppendMessage(nil, rpc.Header{Op: op}, body)
 	}
 	for _, tt := range []struct {
 		name  string
@@ -32,23 +33,23 @@ func TestViolations(t *testing.T) {
 		do    func(ts *testServer, c *rawClient)
 	}{
 		{"wrong magic", true, "magic", func(ts *testServer, c *rawClient) {
-			c.sendRaw(msg(abi.OpHello, &abi.HelloRequest{Magic: 0x564e5248, Major: abi.Major}))
+			c.sendRaw(msg(rpc.OpHello, &rpc.HelloRequest{Magic: 0x564e5248, Major: abi.Major}))
 		}},
 		{"request before HELLO", true, "before HELLO",
-			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{})) }},
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(rpc.OpAllocPD, &rpc.AllocPDRequest{})) }},
 		{"descriptor with HELLO", true, "descriptor",
-			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello()), c.memfd(1, 0)) }},
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(rpc.OpHello, goodHello()), c.memfd(1, 0)) }},
 		{"second HELLO", false, "second HELLO",
-			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello())) }},
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(rpc.OpHello, goodHello())) }},
 		{"truncated header", false, "no header",
 			func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, 15)) }},
 		{"length is not the message's", false, "length", func(ts *testServer, c *rawClient) {
-			c.sendRaw(append(msg(abi.OpAllocPD, &abi.AllocPDRequest{}), 0))
+			c.sendRaw(append(msg(rpc.OpAllocPD, &rpc.AllocPDRequest{}), 0))
 		}},
 		{"oversized", false, "longer than",
-			func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, abi.MaxMessage+1)) }},
+			func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, rpc.MaxMessage+1)) }},
 		{"two descriptors", false, "descriptor", func(ts *testServer, c *rawClient) {
-			c.sendRaw(msg(abi.OpAddMem, &abi.AddMemRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK),
+			c.sendRaw(msg(rpc.OpAddMem, &rpc.AddMemRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK),
 				c.memfd(4096, unix.F_SEAL_SHRINK))
 		}},
 		{"many descriptors", false, "descriptor", func(ts *testServer, c *rawClient) {
@@ -56,11 +57,11 @@ func TestViolations(t *testing.T) {
 			for i := range fds {
 				fds[i] = c.fd
 			}
-			c.sendRaw(msg(abi.OpAddMem, &abi.AddMemRequest{}), fds...)
+			c.sendRaw(msg(rpc.OpAddMem, &rpc.AddMemRequest{}), fds...)
 		}},
 		{"descriptor on another request", false, "descriptor with ALLOC_PD",
 			func(ts *testServer, c *rawClient) {
-				c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK))
+				c.sendRaw(msg(rpc.OpAllocPD, &rpc.AllocPDRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK))
 			}},
 		{"sq_prod jumps", false, "sq_prod", func(ts *testServer, c *rawClient) {
 			q := c.newQP()
@@ -98,7 +99,7 @@ func TestViolations(t *testing.T) {
 		}},
 		{"replies not read", false, "not read", func(ts *testServer, c *rawClient) {
 			for range 100000 {
-				if c.sendRaw(msg(abi.OpQueryDevice, &abi.QueryDeviceRequest{})) != nil {
+				if c.sendRaw(msg(rpc.OpQueryDevice, &rpc.QueryDeviceRequest{})) != nil {
 					break
 				}
 			}
@@ -239,7 +240,7 @@ func TestAddMemChecks(t *testing.T) {
 	seal := unix.F_SEAL_SHRINK
 	add := func(fd int) error {
 		t.Helper()
-		_, err := c.try(abi.OpAddMem, &abi.AddMemRequest{}, nil, fd)
+		_, err := c.try(rpc.OpAddMem, &rpc.AddMemRequest{}, nil, fd)
 		return err
 	}
 	var p [2]int
@@ -288,10 +289,10 @@ func TestAddMemChecks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := c.try(abi.OpAddMem, &abi.AddMemRequest{}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(rpc.OpAddMem, &rpc.AddMemRequest{}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("no descriptor: %v", err)
 	}
-	if _, err := c.try(abi.OpAddMem, &abi.AddMemRequest{Flags: 1}, nil,
+	if _, err := c.try(rpc.OpAddMem, &rpc.AddMemRequest{Flags: 1}, nil,
 		c.memfd(4096, seal)); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("unknown flag: %v", err)
 	}
@@ -318,7 +319,7 @@ func TestSetMemChecks(t *testing.T) {
 	good := c.openMem()
 	set := func(fd int, addr uint64) error {
 		t.Helper()
-		_, err := c.try(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: addr}, nil, fd)
+		_, err := c.try(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: addr}, nil, fd)
 		return err
 	}
 	// A file that holds the nonce at the right place is not enough.
@@ -365,7 +366,7 @@ func TestSetMemChecks(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	if _, err := c.try(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil); !errors.Is(
+	if _, err := c.try(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: c.nonceAddr()}, nil); !errors.Is(
 		err, syscall.EINVAL) {
 		t.Errorf("no descriptor: %v", err)
 	}
@@ -384,7 +385,7 @@ func TestLogIsLimited(t *testing.T) {
 		c := rawConnect(t, ts.path)
 		h := goodHello()
 		copy(h.Comm[:], "a\nb\x1b[31m\x00")
-		c.do(abi.OpHello, h, nil)
+		c.do(rpc.OpHello, h, nil)
 		c.sendRaw([]byte{1})
 		c.recv()
 		c.close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -67,7 +68,7 @@ func (l *Loop) qps() (all []*loopQP) {
 }
 
 // Async sends ev to every open device.
-func (l *Loop) Async(ev abi.AsyncEvent) {
+func (l *Loop) Async(ev rpc.AsyncEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.ctxs {
@@ -120,12 +121,12 @@ func (h *loopSession) count(n int) {
 
 func (h *loopSession) Devices() []string { return []string{"loop0", "loop1"} }
 
-func (h *loopSession) QueryDevice(device uint32) (*abi.QueryDeviceReply, error) {
+func (h *loopSession) QueryDevice(device uint32) (*rpc.QueryDeviceReply, error) {
 	if int(device) >= len(loopAddrs) {
 		return nil, syscall.ENODEV
 	}
-	r := &abi.QueryDeviceReply{
-		Name: abi.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0,
+	r := &rpc.QueryDeviceReply{
+		Name: rpc.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0,
 			byte(device)},
 		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536,
 		MaxPD:  256,
@@ -133,20 +134,20 @@ func (h *loopSession) QueryDevice(device uint32) (*abi.QueryDeviceReply, error) 
 		MaxSRQSGE: 16, NumAddrs: uint16(len(loopAddrs[device])),
 	}
 	for i, p := range loopAddrs[device] {
-		r.Addrs[i] = abi.MakePrefix(p)
+		r.Addrs[i] = rpc.MakePrefix(p)
 	}
 	return r, nil
 }
 
-func (h *loopSession) QueryPort(device, port uint32) (*abi.QueryPortReply, error) {
+func (h *loopSession) QueryPort(device, port uint32) (*rpc.QueryPortReply, error) {
 	if int(device) >= len(loopAddrs) || port != 1 {
 		return nil, syscall.ENODEV
 	}
-	return &abi.QueryPortReply{State: 4, LinkLayer: 2, GIDs: 1}, nil
+	return &rpc.QueryPortReply{State: 4, LinkLayer: 2, GIDs: 1}, nil
 }
 
-func (h *loopSession) QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error) {
-	return &abi.QueryGIDReply{}, nil
+func (h *loopSession) QueryGID(device, port, index uint32) (*rpc.QueryGIDReply, error) {
+	return &rpc.QueryGIDReply{}, nil
 }
 
 func (h *loopSession) LendMem() error { return nil }
@@ -189,7 +190,7 @@ func (h *loopSession) Stat(bool) iter.Seq[any] {
 }
 
 // Control implements server.Handler: there is nothing to change.
-func (s *loopSession) Control(*abi.ControlRequest, int) (bool, error) {
+func (s *loopSession) Control(*rpc.ControlRequest, int) (bool, error) {
 	return false, syscall.EOPNOTSUPP
 }
 

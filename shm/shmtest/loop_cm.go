@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -18,12 +19,12 @@ type loopID struct {
 	listen bool
 	qp     *loopQP
 	peer   *loopID // the other end of a request or a connection
-	sent   abi.ConnParam
+	sent   rpc.ConnParam
 	live   bool
 	over   bool
 }
 
-func (h *loopSession) CreateID(_ *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler,
+func (h *loopSession) CreateID(_ *rpc.CMCreateIDRequest, id *server.CMID) (server.IDHandler,
 	error) {
 	h.l.mu.Lock()
 	defer h.l.mu.Unlock()
@@ -38,13 +39,13 @@ func (h *loopSession) newID(id *server.CMID) *loopID {
 }
 
 // push sends an event with the id's addresses.
-func (i *loopID) push(typ uint32, status int32, p *abi.ConnParam, cause uint32) {
-	ev := abi.CMEvent{Type: typ, Status: status, Cause: cause, Src: abi.MakeSockAddr(i.local),
-		Dst: abi.MakeSockAddr(i.remote)}
+func (i *loopID) push(typ uint32, status int32, p *rpc.ConnParam, cause uint32) {
+	ev := rpc.CMEvent{Type: typ, Status: status, Cause: cause, Src: rpc.MakeSockAddr(i.local),
+		Dst: rpc.MakeSockAddr(i.remote)}
 	if p != nil {
 		ev.Param = *p
-		if typ == abi.EvRejected {
-			ev.Flags = abi.EventByProgram
+		if typ == rpc.EvRejected {
+			ev.Flags = rpc.EventByProgram
 		}
 	}
 	_ = i.id.Push(ev) // nobody is there to hear it
@@ -80,7 +81,7 @@ func (i *loopID) ResolveAddr(src, dst netip.AddrPort, _ uint32) error {
 		return err
 	}
 	i.remote = dst
-	i.push(abi.EvAddrResolved, 0, nil, 0)
+	i.push(rpc.EvAddrResolved, 0, nil, 0)
 	return nil
 }
 
@@ -88,7 +89,7 @@ func (i *loopID) ResolveAddr(src, dst netip.AddrPort, _ uint32) error {
 func (i *loopID) ResolveRoute(uint32) error {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
-	i.push(abi.EvRouteResolved, 0, nil, 0)
+	i.push(rpc.EvRouteResolved, 0, nil, 0)
 	return nil
 }
 
@@ -105,7 +106,7 @@ func (i *loopID) Listen(uint32) error {
 }
 
 // Connect implements shm.IDHandler. Port 1 of any address never answers, port 2 cannot be reached.
-func (i *loopID) Connect(qp server.QPHandler, p *abi.ConnParam) error {
+func (i *loopID) Connect(qp server.QPHandler, p *rpc.ConnParam) error {
 	l := i.h.l
 	l.mu.Lock()
 	q := qp.(*loopQP)
@@ -120,16 +121,16 @@ func (i *loopID) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 			return syscall.EINVAL
 		case i.remote.Port() == 1:
 		case i.remote.Port() == 2:
-			i.push(abi.EvUnreachable, -int32(syscall.ETIMEDOUT), nil, 0)
+			i.push(rpc.EvUnreachable, -int32(syscall.ETIMEDOUT), nil, 0)
 		default:
-			i.push(abi.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
+			i.push(rpc.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
 		}
 		return nil
 	}
 	i.qp, i.sent = q, *p
 	l.mu.Unlock()
 	// Not under l.mu: shm may close the child at once, which takes it.
-	ev := abi.CMEvent{Src: abi.MakeSockAddr(i.remote), Dst: abi.MakeSockAddr(i.local), Param: *p}
+	ev := rpc.CMEvent{Src: rpc.MakeSockAddr(i.remote), Dst: rpc.MakeSockAddr(i.local), Param: *p}
 	err := lis.id.PushRequest(ev, func(child *server.CMID) server.IDHandler {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -139,13 +140,13 @@ func (i *loopID) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 		return c
 	})
 	if err != nil {
-		i.push(abi.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
+		i.push(rpc.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
 	}
 	return nil
 }
 
 // Accept implements shm.IDHandler.
-func (i *loopID) Accept(qp server.QPHandler, p *abi.ConnParam) error {
+func (i *loopID) Accept(qp server.QPHandler, p *rpc.ConnParam) error {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
 	q := qp.(*loopQP)
@@ -157,8 +158,8 @@ func (i *loopID) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 	q.peer.peer, q.peer.id = q, i.peer
 	q.setState(abi.StateRTS)
 	q.peer.setState(abi.StateRTS)
-	i.push(abi.EvEstablished, 0, &i.peer.sent, 0)
-	i.peer.push(abi.EvEstablished, 0, p, 0)
+	i.push(rpc.EvEstablished, 0, &i.peer.sent, 0)
+	i.peer.push(rpc.EvEstablished, 0, p, 0)
 	return nil
 }
 
@@ -174,9 +175,9 @@ func (i *loopID) Reject(private []byte) error {
 }
 
 func (i *loopID) refuse(private []byte) {
-	var p abi.ConnParam
+	var p rpc.ConnParam
 	p.SetPrivateData(private)
-	i.peer.push(abi.EvRejected, -int32(syscall.ECONNRESET), &p, 0)
+	i.peer.push(rpc.EvRejected, -int32(syscall.ECONNRESET), &p, 0)
 	i.peer.peer, i.peer = nil, nil
 }
 
@@ -198,7 +199,7 @@ func (i *loopID) Disconnect() error {
 func (i *loopID) disconnected(cause uint32) {
 	if i.live && !i.over {
 		i.live = false
-		i.push(abi.EvDisconnected, 0, nil, cause)
+		i.push(rpc.EvDisconnected, 0, nil, cause)
 	}
 }
 
@@ -207,23 +208,23 @@ func (i *loopID) OpenUDP(*osmem.Packets) error { return syscall.EOPNOTSUPP }
 
 // SetOption implements shm.IDHandler.
 func (i *loopID) SetOption(level, name uint32, _ []byte) error {
-	if level != abi.OptLevelVRNIC || name != abi.OptMPARevision && name != abi.OptMPACRC &&
-		name != abi.OptDevice && name != abi.OptExtensions {
+	if level != rpc.OptLevelVRNIC || name != rpc.OptMPARevision && name != rpc.OptMPACRC &&
+		name != rpc.OptDevice && name != rpc.OptExtensions {
 		return syscall.EOPNOTSUPP
 	}
 	return nil
 }
 
 // InitQPAttr implements shm.IDHandler.
-func (i *loopID) InitQPAttr(uint32) (abi.CMInitQPAttrReply, error) {
-	return abi.CMInitQPAttrReply{}, syscall.EOPNOTSUPP
+func (i *loopID) InitQPAttr(uint32) (rpc.CMInitQPAttrReply, error) {
+	return rpc.CMInitQPAttrReply{}, syscall.EOPNOTSUPP
 }
 
 // Query implements shm.IDHandler.
-func (i *loopID) Query() abi.CMQueryReply {
+func (i *loopID) Query() rpc.CMQueryReply {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
-	return abi.CMQueryReply{Src: abi.MakeSockAddr(i.local), Dst: abi.MakeSockAddr(i.remote), Port: 1}
+	return rpc.CMQueryReply{Src: rpc.MakeSockAddr(i.local), Dst: rpc.MakeSockAddr(i.remote), Port: 1}
 }
 
 // Close implements shm.IDHandler.

@@ -6,6 +6,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A loopPair is what two connected QPs share whose programs exchange messages without the Loop.
@@ -31,7 +32,7 @@ func (p *loopPair) side(q *loopQP) int {
 
 // Direct implements shm.QPHandler.
 func (q *loopQP) Direct(alloc func(int) (*osmem.Region, int, func(), error),
-	rep *abi.DirectReply) (fd int, err error) {
+	rep *rpc.DirectReply) (fd int, err error) {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	peer := q.peer

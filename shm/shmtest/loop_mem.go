@@ -6,6 +6,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -52,7 +53,7 @@ func (l *Loop) newKey() uint32 {
 }
 
 func (p *loopPD) RegMR(
-	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
+	req *rpc.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
 ) (server.MRHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -35,7 +36,7 @@ type loopQP struct {
 	wqe     abi.SendWQE
 }
 
-func (p *loopPD) Depths(abi.QPCaps) (send, recv uint32) { return 0, 0 }
+func (p *loopPD) Depths(rpc.QPCaps) (send, recv uint32) { return 0, 0 }
 
 func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l := p.c.sess.l
@@ -63,10 +64,10 @@ func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 func (q *loopQP) Num() uint32 { return q.num }
 
 // Modify implements shm.QPHandler.
-func (q *loopQP) Modify(req *abi.ModifyQPRequest) error {
+func (q *loopQP) Modify(req *rpc.ModifyQPRequest) error {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
-	if req.Mask&abi.ModifyQPState != 0 {
+	if req.Mask&rpc.ModifyQPState != 0 {
 		if req.State != abi.StateErr {
 			return syscall.EINVAL
 		}
@@ -76,7 +77,7 @@ func (q *loopQP) Modify(req *abi.ModifyQPRequest) error {
 }
 
 // Query implements shm.QPHandler.
-func (q *loopQP) Query(r *abi.QueryQPReply) {
+func (q *loopQP) Query(r *rpc.QueryQPReply) {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	r.State = q.state
@@ -325,7 +326,7 @@ func (q *loopQP) push(cq *loopCQ, e *abi.CQE, solicited bool) {
 	e.QPN, e.SlabOff, e.Timestamp = q.num, abi.NoSlab, osmem.MonotonicNS()
 	if err := cq.ring.Push(e, solicited || e.Status != 0); err == ring.ErrCQOverrun &&
 		q.state != abi.StateErr {
-		cq.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: abi.ObjCQ,
+		cq.c.events.Push(rpc.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: rpc.ObjCQ,
 			Handle: cq.ring.Handle()})
 		q.fail(0)
 	}
@@ -344,7 +345,7 @@ func (q *loopQP) flush() {
 		q.sent(&q.wqe, rdma.WCFlush)
 	}
 	if q.srq != nil { // its receives are not q's
-		q.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: abi.ObjQP,
+		q.pd.c.events.Push(rpc.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: rpc.ObjQP,
 			Handle: q.rings.Handle})
 		return
 	}

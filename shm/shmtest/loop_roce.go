@@ -4,14 +4,14 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
 // What a Loop does not have of RoCE.
 
 // CreateAH implements server.PDHandler.
-func (p *loopPD) CreateAH(*abi.AHAttr) (server.AHHandler, error) { return nil, syscall.EOPNOTSUPP }
+func (p *loopPD) CreateAH(*rpc.AHAttr) (server.AHHandler, error) { return nil, syscall.EOPNOTSUPP }
 
 // Attach implements server.QPHandler.
 func (q *loopQP) Attach([16]byte) error { return syscall.EINVAL }

@@ -6,6 +6,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -18,7 +19,7 @@ type loopSRQ struct {
 	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
 }
 
-func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler,
+func (p *loopPD) CreateSRQ(_ *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler,
 	error) {
 	l := p.c.sess.l
 	l.mu.Lock()
@@ -82,7 +83,7 @@ func (s *loopSRQ) next(q *loopQP, r *abi.RecvWQE) (bool, error) {
 	}
 	if s.limit > s.rings.RQ.Pending() {
 		s.limit = 0
-		s.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: abi.ObjSRQ,
+		s.pd.c.events.Push(rpc.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: rpc.ObjSRQ,
 			Handle: s.rings.Handle})
 	}
 	return ok, err

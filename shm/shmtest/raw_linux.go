@@ -16,6 +16,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // rawTimeout bounds each wait of a RawClient for the server.
@@ -33,7 +34,7 @@ type RawClient struct {
 	Seq     uint32
 	Session []byte // the session page, after Hello
 	Bell    int    // the doorbell eventfd, after Hello
-	Reply   abi.HelloReply
+	Reply   rpc.HelloReply
 
 	maps [][]byte
 	fds  []int
@@ -79,7 +80,7 @@ func (r *RawClient) Send(msg []byte, fds ...int) error {
 // Recv takes the next message. Descriptors are kept until Close.
 func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 	_ = r.Conn.SetReadDeadline(time.Now().Add(rawTimeout))
-	buf, oob := make([]byte, abi.MaxMessage+1), make([]byte, 256)
+	buf, oob := make([]byte, rpc.MaxMessage+1), make([]byte, 256)
 	n, oobn, _, _, err := r.Conn.ReadMsgUnix(buf, oob)
 	if oobn != 0 {
 		cms, _ := unix.ParseSocketControlMessage(oob[:oobn])
@@ -96,10 +97,10 @@ func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 }
 
 // Call sends a request and takes the reply. A refusal is the errno; the end of the session is
-// ErrHungUp. body and rep point to structs of package abi; rep may be nil.
-func (r *RawClient) Call(op abi.Op, body, rep abi.Message, fds ...int) ([]int, error) {
+// ErrHungUp. body and rep point to structs of package rpc; rep may be nil.
+func (r *RawClient) Call(op rpc.Op, body, rep rpc.Message, fds ...int) ([]int, error) {
 	r.Seq++
-	msg := abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.Seq}, body)
+	msg := rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: r.Seq}, body)
 	if err := r.Send(msg, fds...); err != nil {
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 			return nil, ErrHungUp
@@ -110,7 +111,7 @@ func (r *RawClient) Call(op abi.Op, body, rep abi.Message, fds ...int) ([]int, e
 	if err != nil {
 		return nil, err
 	}
-	h, b, err := abi.ParseMessage(msg)
+	h, b, err := rpc.ParseMessage(msg)
 	if err != nil {
 		return got, err
 	}
@@ -118,16 +119,16 @@ func (r *RawClient) Call(op abi.Op, body, rep abi.Message, fds ...int) ([]int, e
 		return got, fmt.Errorf("shmtest: a reply to %v (%d) for %v (%d)", h.Op, h.Seq, op, r.Seq)
 	}
 	if h.Status != 0 {
-		return got, abi.Errno(h.Status)
+		return got, rpc.Errno(h.Status)
 	}
 	if rep != nil {
-		return got, abi.Decode(b, rep)
+		return got, rpc.Decode(b, rep)
 	}
 	return got, nil
 }
 
 // Must is Call, and ends the test if it fails.
-func (r *RawClient) Must(op abi.Op, body, rep abi.Message, fds ...int) []int {
+func (r *RawClient) Must(op rpc.Op, body, rep rpc.Message, fds ...int) []int {
 	r.T.Helper()
 	got, err := r.Call(op, body, rep, fds...)
 	if err != nil {
@@ -153,8 +154,8 @@ func (r *RawClient) WantEnd(why string) {
 // Hello begins the session in order.
 func (r *RawClient) Hello() *RawClient {
 	r.T.Helper()
-	fds := r.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
-		Minor: abi.Minor, Features: abi.FeatureAgain}, &r.Reply)
+	fds := r.Must(rpc.OpHello, &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
+		Minor: abi.Minor, Features: rpc.FeatureAgain}, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }
@@ -205,7 +206,7 @@ func (r *RawClient) OpenMem(flags int) int {
 // SetMem lends the memory of this whole process, as the C library does.
 func (r *RawClient) SetMem() {
 	r.T.Helper()
-	r.Must(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: Addr(r.Session[abi.SessNonce:])}, nil,
+	r.Must(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: Addr(r.Session[abi.SessNonce:])}, nil,
 		r.OpenMem(os.O_RDWR))
 }
 
@@ -226,11 +227,11 @@ func (r *RawClient) Pages(n int) []byte {
 
 // RegMR registers b of this process's own memory (mode 0); SetMem comes first. Addresses count
 // from iova.
-func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) abi.RegMRReply {
+func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) rpc.RegMRReply {
 	r.T.Helper()
-	var rep abi.RegMRReply
-	r.Must(abi.OpRegMR, &abi.RegMRRequest{
-		PD: pd, Access: access, Addr: Addr(b), Length: uint64(len(b)), IOVA: iova, Mode: abi.ModeApp,
+	var rep rpc.RegMRReply
+	r.Must(rpc.OpRegMR, &rpc.RegMRRequest{
+		PD: pd, Access: access, Addr: Addr(b), Length: uint64(len(b)), IOVA: iova, Mode: rpc.ModeApp,
 	}, &rep)
 	return rep
 }
@@ -238,16 +239,16 @@ func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) abi.R
 // Ctx opens a device and returns the context.
 func (r *RawClient) Ctx(device uint32) uint32 {
 	r.T.Helper()
-	var rep abi.CtxOpenReply
-	r.Must(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: device}, &rep)
+	var rep rpc.CtxOpenReply
+	r.Must(rpc.OpCtxOpen, &rpc.CtxOpenRequest{Device: device}, &rep)
 	return rep.Ctx
 }
 
 // PD makes a protection domain.
 func (r *RawClient) PD(ctx uint32) uint32 {
 	r.T.Helper()
-	var rep abi.AllocPDReply
-	r.Must(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx}, &rep)
+	var rep rpc.AllocPDReply
+	r.Must(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx}, &rep)
 	return rep.PD
 }
 
@@ -261,8 +262,8 @@ type RawCQ struct {
 // CQ makes a completion queue without a channel.
 func (r *RawClient) CQ(ctx, depth, channel uint32) *RawCQ {
 	r.T.Helper()
-	var rep abi.CreateCQReply
-	fds := r.Must(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx, CQE: depth, Chan: channel}, &rep)
+	var rep rpc.CreateCQReply
+	fds := r.Must(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx, CQE: depth, Chan: channel}, &rep)
 	q := &RawCQ{Handle: rep.CQ, Mem: r.Map(fds[0])}
 	var err error
 	if q.Ring, err = ring.OpenCQConsumer(q.Mem); err != nil {
@@ -287,7 +288,7 @@ func (r *RawClient) Next(q *RawCQ) (e abi.CQE) {
 
 // A RawQP is a queue pair with nobody's hand on its words.
 type RawQP struct {
-	abi.CreateQPReply
+	rpc.CreateQPReply
 	Mem  []byte
 	Ring *ring.ClientQP
 	r    *RawClient
@@ -295,16 +296,16 @@ type RawQP struct {
 }
 
 // QP makes a queue pair.
-func (r *RawClient) QP(pd uint32, scq, rcq *RawCQ, caps abi.QPCaps) *RawQP {
+func (r *RawClient) QP(pd uint32, scq, rcq *RawCQ, caps rpc.QPCaps) *RawQP {
 	r.T.Helper()
-	return r.NewQP(abi.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps})
+	return r.NewQP(rpc.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps})
 }
 
 // NewQP makes the queue pair that req asks for.
-func (r *RawClient) NewQP(req abi.CreateQPRequest) *RawQP {
+func (r *RawClient) NewQP(req rpc.CreateQPRequest) *RawQP {
 	r.T.Helper()
 	q := &RawQP{r: r}
-	fds := r.Must(abi.OpCreateQP, &req, &q.CreateQPReply)
+	fds := r.Must(rpc.OpCreateQP, &req, &q.CreateQPReply)
 	q.Mem = r.Map(fds[0])
 	var err error
 	if q.Ring, err = ring.OpenClientQP(q.Mem); err != nil {
@@ -315,7 +316,7 @@ func (r *RawClient) NewQP(req abi.CreateQPRequest) *RawQP {
 
 // A RawSRQ is a shared receive queue with nobody's hand on its words.
 type RawSRQ struct {
-	abi.CreateSRQReply
+	rpc.CreateSRQReply
 	Mem  []byte
 	Ring *ring.ClientSRQ
 	r    *RawClient
@@ -325,7 +326,7 @@ type RawSRQ struct {
 func (r *RawClient) SRQ(pd, maxWR, maxSGE uint32) *RawSRQ {
 	r.T.Helper()
 	q := &RawSRQ{r: r}
-	fds := r.Must(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE},
+	fds := r.Must(rpc.OpCreateSRQ, &rpc.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE},
 		&q.CreateSRQReply)
 	q.Mem = r.Map(fds[0])
 	var err error
@@ -394,24 +395,24 @@ func (q *RawQP) PostRaw(wqe []byte, n uint32) {
 // CM makes a connection manager channel and returns it with its pipe.
 func (r *RawClient) CM() (channel uint32, pipe int) {
 	r.T.Helper()
-	var rep abi.CMCreateChanReply
-	fds := r.Must(abi.OpCMCreateChan, &abi.Empty{}, &rep)
+	var rep rpc.CMCreateChanReply
+	fds := r.Must(rpc.OpCMCreateChan, &rpc.Empty{}, &rep)
 	return rep.Chan, fds[0]
 }
 
 // ID makes a connection manager id.
 func (r *RawClient) ID(channel uint32) uint32 {
 	r.T.Helper()
-	var rep abi.CMCreateIDReply
-	r.Must(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: channel, PS: abi.PSTCP, Type: 2}, &rep)
+	var rep rpc.CMCreateIDReply
+	r.Must(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: channel, PS: rpc.PSTCP, Type: 2}, &rep)
 	return rep.ID
 }
 
 // WantEvent waits for the next connection event, which must be of type typ.
-func (r *RawClient) WantEvent(channel, typ uint32) (ev abi.CMEvent) {
+func (r *RawClient) WantEvent(channel, typ uint32) (ev rpc.CMEvent) {
 	r.T.Helper()
 	for end := time.Now().Add(rawTimeout); ; time.Sleep(time.Millisecond) {
-		_, err := r.Call(abi.OpCMGetEvent, &abi.HandleRequest{Handle: channel}, &ev)
+		_, err := r.Call(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: channel}, &ev)
 		switch {
 		case errors.Is(err, syscall.EAGAIN) && time.Now().Before(end):
 		case err != nil:

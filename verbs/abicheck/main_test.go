@@ -15,7 +15,7 @@ import (
 // verbsDir has the C source, shmDir the Go source of the ABI.
 const (
 	verbsDir = ctest.VerbsDir
-	shmDir   = "../../shm/abi"
+	shmDir   = "../../shm"
 )
 
 const arch = runtime.GOARCH

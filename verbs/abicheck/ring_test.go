@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,10 +17,11 @@ import (
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// The ring ABI in C is verbs/abi*.h, in Go it is these files of package abi. wqe.go has the structs
-// of what lies in rings, of which the C side has those in ringStructs.
+// The ABI in C is verbs/abi*.h, in Go it is these files of packages abi and rpc. wqe.go has the
+// structs of what lies in rings, of which the C side has those in ringStructs.
 var (
-	ringFiles   = []string{"layout.go", "control.go", "control_cm.go", "calls.go", "messages.go"}
+	ringFiles = []string{"abi/layout.go", "rpc/constants.go", "rpc/cm.go", "rpc/calls.go",
+		"rpc/messages.go"}
 	ringStructs = map[string]bool{"CQE": true, "SGE": true}
 )
 
@@ -44,15 +46,16 @@ func parseGoABI(t *testing.T) goABI {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	inABI := make(map[string]bool)
-	for _, name := range append([]string{"wqe.go"}, ringFiles...) {
+	for _, name := range append([]string{"abi/wqe.go"}, ringFiles...) {
 		f, err := parser.ParseFile(fset, filepath.Join(shmDir, name), nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+		f.Name.Name = "abi" // the two are looked at as one package
 		files = append(files, f)
-		inABI[name] = name != "wqe.go"
+		inABI[path.Base(name)] = name != "abi/wqe.go"
 	}
-	// The files rest on others of the package and on imports, for functions: of no interest here.
+	// The files rest on others of their packages and on imports, for functions: of no interest here.
 	cfg := types.Config{
 		Error:            func(error) {},
 		Importer:         importNothing{},

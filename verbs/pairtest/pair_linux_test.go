@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -35,13 +36,13 @@ type page struct {
 func newPage(t *testing.T) *page {
 	t.Helper()
 	p := &page{t: t}
-	caps, ok := abi.QPCaps{MaxSendWR: depth, MaxRecvWR: depth}.Round(16, false)
+	caps, ok := rpc.QPCaps{MaxSendWR: depth, MaxRecvWR: depth}.Round(16, false)
 	if !ok {
 		t.Fatal("caps")
 	}
 	var ends [2]ring.PairEnd
 	for i := range ends {
-		l := abi.NewQPLayout(caps)
+		l := caps.Layout()
 		p.mems[i] = make([]byte, l.Size())
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)

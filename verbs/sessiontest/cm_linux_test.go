@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A cmFake is the connection manager of a fake: ids to which nothing happens but what a test says.
@@ -17,52 +17,52 @@ import (
 type cmFake struct {
 	pipes  map[uint32]int // of channels: the write end
 	ids    map[uint32]uint32
-	queue  []abi.CMEvent // given to whoever asks, at whatever channel
-	query  abi.CMQueryReply
+	queue  []rpc.CMEvent // given to whoever asks, at whatever channel
+	query  rpc.CMQueryReply
 	tokens uint32 // to take back when an id is destroyed
 	gone   []uint32
 }
 
 func newCMFake() *cmFake {
-	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: abi.CMQueryReply{
-		Device: abi.NoDevice}}
+	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: rpc.CMQueryReply{
+		Device: rpc.NoDevice}}
 }
 
-func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep abi.Message, fds []int,
+func (c *cmFake) answer(s *session, op rpc.Op, body []byte) (rep rpc.Message, fds []int,
 	errno syscall.Errno) {
 	n := s.next
-	var handle abi.HandleRequest
+	var handle rpc.HandleRequest
 	switch op {
-	case abi.OpCMCreateChan:
+	case rpc.OpCMCreateChan:
 		r, w := s.newPipe()
 		c.pipes[n] = w
-		return &abi.CMCreateChanReply{Chan: n}, []int{r}, 0
-	case abi.OpCMDestroyChan:
+		return &rpc.CMCreateChanReply{Chan: n}, []int{r}, 0
+	case rpc.OpCMDestroyChan:
 		s.decode(body, &handle)
 		if fd, ok := c.pipes[handle.Handle]; ok {
 			closePipe(&fd)
 		}
 		delete(c.pipes, handle.Handle)
 		return nil, nil, 0
-	case abi.OpCMCreateID:
-		var req abi.CMCreateIDRequest
+	case rpc.OpCMCreateID:
+		var req rpc.CMCreateIDRequest
 		s.decode(body, &req)
 		c.ids[n] = req.Chan
-		return &abi.CMCreateIDReply{ID: n}, nil, 0
-	case abi.OpCMDestroyID:
+		return &rpc.CMCreateIDReply{ID: n}, nil, 0
+	case rpc.OpCMDestroyID:
 		s.decode(body, &handle)
 		c.gone = append(c.gone, handle.Handle)
-		return &abi.CMDestroyIDReply{Tokens: c.tokens}, nil, 0
-	case abi.OpCMMigrate:
-		var req abi.CMMigrateRequest
+		return &rpc.CMDestroyIDReply{Tokens: c.tokens}, nil, 0
+	case rpc.OpCMMigrate:
+		var req rpc.CMMigrateRequest
 		s.decode(body, &req)
-		return &abi.CMMigrateReply{Tokens: c.tokens}, nil, 0
-	case abi.OpCMQuery:
+		return &rpc.CMMigrateReply{Tokens: c.tokens}, nil, 0
+	case rpc.OpCMQuery:
 		return &c.query, nil, 0
-	case abi.OpCMBind, abi.OpCMResolveAddr, abi.OpCMResolveRoute, abi.OpCMListen, abi.OpCMSetOption,
-		abi.OpCMDisconnect:
+	case rpc.OpCMBind, rpc.OpCMResolveAddr, rpc.OpCMResolveRoute, rpc.OpCMListen, rpc.OpCMSetOption,
+		rpc.OpCMDisconnect:
 		return nil, nil, 0
-	case abi.OpCMGetEvent:
+	case rpc.OpCMGetEvent:
 		s.decode(body, &handle)
 		if len(c.queue) == 0 {
 			return nil, nil, syscall.EAGAIN
@@ -82,7 +82,7 @@ func (c *cmFake) close() {
 }
 
 // push gives a session's program an event, with a token at each channel.
-func (s *session) push(e abi.CMEvent) {
+func (s *session) push(e rpc.CMEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cm.queue = append(s.cm.queue, e)
@@ -139,14 +139,14 @@ func startCM(t testing.TB, f *fake) (*program, *session, uint32) {
 }
 
 var (
-	here  = abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1000"))
-	there = abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.2:2000"))
+	here  = rpc.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1000"))
+	there = rpc.MakeSockAddr(netip.MustParseAddrPort("10.0.0.2:2000"))
 )
 
 // private is a ConnParam with n octets of private data, each 1.
-func private(n int) (p abi.ConnParam) {
+func private(n int) (p rpc.ConnParam) {
 	p.PrivateLen = uint32(n)
-	for i := range min(n, abi.MaxPrivate) {
+	for i := range min(n, rpc.MaxPrivate) {
 		p.Private[i] = 1
 	}
 	return p
@@ -161,18 +161,18 @@ const maxIRD, maxORD = 128, 64
 // what rdma_accept takes (EMPA-018, EMPA-019).
 func TestCMEvents(t *testing.T) {
 	p, s, id := startCM(t, newFake(t, nil))
-	s.push(abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
+	s.push(rpc.CMEvent{Type: rpc.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
 	p.want("event 0", "0 0 0 -1 0/0 0 0 fake1 10.0.0.1", "event 0", "EAGAIN")
 
-	request := abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there,
+	request := rpc.CMEvent{Type: rpc.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there,
 		Dst: here, Param: private(300)}
 	request.Param.IRD, request.Param.ORD = 7, 300
 	s.push(request)
 	p.want("event 0", "4 0 1 0 255/255 128 7 fake0 10.0.0.2")
 	for child, peer := range map[uint32][2]uint16{
-		1001: {maxORD, maxIRD}, 1002: {0x3ffe, 0x3ffe}, 1003: {abi.ReadsDefault, abi.ReadsDefault},
+		1001: {maxORD, maxIRD}, 1002: {0x3ffe, 0x3ffe}, 1003: {rpc.ReadsDefault, rpc.ReadsDefault},
 	} {
-		request.Child, request.Param = child, abi.ConnParam{IRD: peer[0], ORD: peer[1]}
+		request.Child, request.Param = child, rpc.ConnParam{IRD: peer[0], ORD: peer[1]}
 		s.push(request)
 		reply := p.do("event 0")
 		if !strings.HasSuffix(reply, " 0/0 128 64 fake0 10.0.0.2") {
@@ -181,14 +181,14 @@ func TestCMEvents(t *testing.T) {
 		p.want("ack", "ok")
 	}
 
-	up := abi.CMEvent{Type: abi.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there,
+	up := rpc.CMEvent{Type: rpc.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there,
 		Param: private(3)}
 	up.Param.IRD, up.Param.ORD = 7, 9
 	s.push(up)
 	p.want("event 0", "9 0 1 -1 3/3 7 9 fake0 10.0.0.1")
-	s.push(abi.CMEvent{Type: abi.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
+	s.push(rpc.CMEvent{Type: rpc.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
 	p.want("event 0", "10 0 1 -1 0/0 0 0 fake0 10.0.0.1") // there is no status to an end
-	s.push(abi.CMEvent{Type: abi.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id,
+	s.push(rpc.CMEvent{Type: rpc.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id,
 		Param: private(2)})
 	p.want("event 0", "8 -104 0 -1 2/2 0 0 fake1 10.0.0.1")
 	for range 5 {
@@ -209,7 +209,7 @@ func TestCMTokens(t *testing.T) {
 	}
 	s.mu.Unlock()
 	p.want("event 0", "EAGAIN")
-	s.push(abi.CMEvent{Type: abi.EvRouteResolved, ID: id})
+	s.push(rpc.CMEvent{Type: rpc.EvRouteResolved, ID: id})
 	p.want("event 0", "2 0 0 -1 0/0 0 0 - ", "ack", "ok")
 	// A daemon that wants back more than there is gets what there is, and holds nobody up.
 	s.mu.Lock()
@@ -224,36 +224,36 @@ func TestCMTokens(t *testing.T) {
 func TestCMHostileEvents(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		ev   func(id uint32) abi.CMEvent
+		ev   func(id uint32) rpc.CMEvent
 		want string // of rdma_get_cm_event: DEVICE_REMOVAL, if not given
 	}{
-		{name: "no such id", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvAddrResolved, ID: id + 1}
+		{name: "no such id", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvAddrResolved, ID: id + 1}
 		}},
-		{name: "id 0", ev: func(uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvAddrResolved} }},
-		{name: "no such type", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: 16, ID: id} }},
-		{name: "private data too long", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvRejected, ID: id, Param: private(abi.MaxPrivate + 1)}
+		{name: "id 0", ev: func(uint32) rpc.CMEvent { return rpc.CMEvent{Type: rpc.EvAddrResolved} }},
+		{name: "no such type", ev: func(id uint32) rpc.CMEvent { return rpc.CMEvent{Type: 16, ID: id} }},
+		{name: "private data too long", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvRejected, ID: id, Param: private(rpc.MaxPrivate + 1)}
 		}},
-		{name: "private data far too long", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvRejected, ID: id, Param: abi.ConnParam{PrivateLen: ^uint32(0)}}
+		{name: "private data far too long", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvRejected, ID: id, Param: rpc.ConnParam{PrivateLen: ^uint32(0)}}
 		}},
-		{name: "request without an id", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id}
+		{name: "request without an id", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvConnectRequest, ID: id}
 		}},
-		{name: "request with an id that is there", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: id}
+		{name: "request with an id that is there", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvConnectRequest, ID: id, Child: id}
 		}},
 		// ADDR_ERROR, ENODEV
-		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 2}
+		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvAddrResolved, ID: id, Device: 2}
 		}},
-		{name: "request on no device", want: "ENODEV", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: abi.NoDevice}
+		{name: "request on no device", want: "ENODEV", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvConnectRequest, ID: id, Child: 1000, Device: rpc.NoDevice}
 		}},
-		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: abi.SockAddr{Family: 99},
-				Dst: abi.SockAddr{Family: ^uint16(0)}}
+		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) rpc.CMEvent {
+			return rpc.CMEvent{Type: rpc.EvEstablished, ID: id, Src: rpc.SockAddr{Family: 99},
+				Dst: rpc.SockAddr{Family: ^uint16(0)}}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -280,25 +280,25 @@ func TestCMHostileEvents(t *testing.T) {
 func TestCMHostileReplies(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		op     abi.Op
+		op     rpc.Op
 		off    int // of a word of the reply
 		v      uint32
 		do     string
 		answer string
 	}{
-		{"channel id 0", abi.OpCMCreateID, 0, 0, "id 0", "EIO"},
-		{"an id twice", abi.OpCMCreateID, 0, 3, "id 0", "EIO"},
-		{"bound to no device of ours", abi.OpCMQuery, 48, 17, "bind 0 10.0.0.1", "ENODEV"},
-		{"an address of no family", abi.OpCMQuery, 0, 77, "bind 0 10.0.0.1", "ok"},
+		{"channel id 0", rpc.OpCMCreateID, 0, 0, "id 0", "EIO"},
+		{"an id twice", rpc.OpCMCreateID, 0, 3, "id 0", "EIO"},
+		{"bound to no device of ours", rpc.OpCMQuery, 48, 17, "bind 0 10.0.0.1", "ENODEV"},
+		{"an address of no family", rpc.OpCMQuery, 0, 77, "bind 0 10.0.0.1", "ok"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var on sync.Mutex
 			armed := false
-			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+			f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 				on.Lock()
 				defer on.Unlock()
 				if armed && op == tt.op {
-					ne.PutUint32(msg[abi.HeaderLen+tt.off:], tt.v)
+					ne.PutUint32(msg[rpc.HeaderLen+tt.off:], tt.v)
 				}
 				return msg, fds
 			})
@@ -320,7 +320,7 @@ func TestCMDeath(t *testing.T) {
 		f := newFake(t, nil)
 		p, s, id := startCM(t, f)
 		p.want("id 0", "ok")
-		s.push(abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: here, Dst: there})
+		s.push(rpc.CMEvent{Type: rpc.EvEstablished, ID: id, Src: here, Dst: there})
 		p.want("event 0", "9 0 0 -1 0/0 0 0 - 10.0.0.1", "ack", "ok")
 		f.die(pipesFirst)
 		got := map[string]int{}
@@ -402,13 +402,13 @@ func FuzzCMEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, s, id := w.use(t)
 		for len(data) >= 3 { // up to 8 changes for each event: where, and what
-			e := abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: here, Dst: there}
-			b := abi.AppendMessage(nil, abi.Header{}, &e)[abi.HeaderLen:]
+			e := rpc.CMEvent{Type: rpc.EvEstablished, ID: id, Src: here, Dst: there}
+			b := rpc.AppendMessage(nil, rpc.Header{}, &e)[rpc.HeaderLen:]
 			for n := 0; n < 8 && len(data) >= 3; n++ {
 				b[(int(data[0])|int(data[1])<<8)%len(b)] = data[2]
 				data = data[3:]
 			}
-			if err := abi.Decode(b, &e); err != nil {
+			if err := rpc.Decode(b, &e); err != nil {
 				t.Fatal(err)
 			}
 			s.push(e)

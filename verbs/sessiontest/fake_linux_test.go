@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A fake is a daemon with two devices, of which programs can make all but QPs, SRQs and
@@ -26,7 +27,7 @@ type fake struct {
 
 	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after
 	// it.
-	tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)
+	tamper func(op rpc.Op, msg []byte, fds []int) ([]byte, []int)
 
 	// keepPipes has the pipes of what is destroyed stay open until the daemon dies.
 	keepPipes bool
@@ -54,13 +55,13 @@ type session struct {
 	nonce uint64
 	mem1  uint32           // the first of ADD_MEM
 	pd    uint32           // the last one made
-	reply abi.DestroyReply // to DESTROY_CQ, but for its tokens
+	reply rpc.DestroyReply // to DESTROY_CQ, but for its tokens
 	cm    *cmFake
 }
 
 type queue struct {
 	pipe   int // the write end, or -1
-	events []abi.AsyncEvent
+	events []rpc.AsyncEvent
 }
 
 type channel struct {
@@ -81,12 +82,12 @@ const goodSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 var devices = []string{"fake0", "fake1"}
 
 // newFake starts a daemon; tamper may be nil.
-func newFake(t testing.TB, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func newFake(t testing.TB, tamper func(op rpc.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
 	t.Helper()
 	return newFakeAt(t, filepath.Join(t.TempDir(), "vrnic.sock"), tamper)
 }
 
-func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds []int) ([]byte,
+func newFakeAt(t testing.TB, path string, tamper func(op rpc.Op, msg []byte, fds []int) ([]byte,
 	[]int)) *fake {
 	t.Helper()
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -96,7 +97,7 @@ func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds
 	return serve(t, ln, tamper)
 }
 
-func serve(t testing.TB, ln *net.UnixListener, tamper func(op abi.Op, msg []byte, fds []int) (
+func serve(t testing.TB, ln *net.UnixListener, tamper func(op rpc.Op, msg []byte, fds []int) (
 	[]byte, []int)) *fake {
 	f := &fake{t: t, path: ln.Addr().String(), ln: ln, tamper: tamper}
 	f.came = sync.NewCond(&f.mu)
@@ -161,7 +162,7 @@ func (f *fake) session(n int) *session {
 func (s *session) serve() {
 	defer s.f.wg.Done()
 	defer s.release()
-	buf, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
+	buf, oob := make([]byte, rpc.MaxMessage), make([]byte, 64)
 	for {
 		n, oobn, _, _, err := s.c.ReadMsgUnix(buf, oob)
 		if err != nil || n == 0 {
@@ -173,7 +174,7 @@ func (s *session) serve() {
 				fd = fds[0]
 			}
 		}
-		h, body, err := abi.ParseMessage(buf[:n])
+		h, body, err := rpc.ParseMessage(buf[:n])
 		if err != nil {
 			s.f.t.Errorf("the library sent: %v", err)
 			return
@@ -183,9 +184,9 @@ func (s *session) serve() {
 		}
 		rep, fds, errno := s.answer(h.Op, body, fd)
 		if rep == nil || errno != 0 {
-			rep = &abi.Empty{}
+			rep = &rpc.Empty{}
 		}
-		msg := abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
+		msg := rpc.AppendMessage(nil, rpc.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
 		if s.f.tamper != nil {
 			msg, fds = s.f.tamper(h.Op, msg, fds)
 		}
@@ -289,8 +290,8 @@ func (s *session) newPipe() (r, w int) {
 }
 
 // decode fills req from a request's body, and keeps it for the test to look at.
-func (s *session) decode(body []byte, req abi.Message) {
-	if err := abi.Decode(body, req); err != nil {
+func (s *session) decode(body []byte, req rpc.Message) {
+	if err := rpc.Decode(body, req); err != nil {
 		s.f.t.Errorf("the library sent a %T: %v", req, err)
 	}
 	s.reqs = append(s.reqs, req)
@@ -312,22 +313,22 @@ func last[T any](t testing.TB, s *session) *T {
 
 // answer carries a request out. A handle that the library got wrong, since a reply was changed,
 // names nothing.
-func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds []int,
+func (s *session) answer(op rpc.Op, body []byte, fd int) (rep rpc.Message, fds []int,
 	errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
 	n := s.next
-	if fd >= 0 && op != abi.OpSetMem {
+	if fd >= 0 && op != rpc.OpSetMem {
 		defer unix.Close(fd)
 	}
-	if (fd >= 0) != (op == abi.OpSetMem || op == abi.OpAddMem) {
+	if (fd >= 0) != (op == rpc.OpSetMem || op == rpc.OpAddMem) {
 		s.f.t.Errorf("descriptor %d with %v", fd, op)
 	}
-	var handle abi.HandleRequest
+	var handle rpc.HandleRequest
 	switch op {
-	case abi.OpHello:
-		var req abi.HelloRequest
+	case rpc.OpHello:
+		var req rpc.HelloRequest
 		s.decode(body, &req)
 		mem, fd := s.memfd(4096, goodSeals)
 		s.page = mem
@@ -336,33 +337,33 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		if err != nil {
 			s.f.t.Error(err)
 		}
-		r := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
+		r := &rpc.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
 			NumDevices: uint32(len(devices))}
 		for i, name := range devices {
-			r.Devices[i] = abi.MakeDeviceName(name)
+			r.Devices[i] = rpc.MakeDeviceName(name)
 		}
 		return r, []int{fd, bell}, 0
-	case abi.OpQueryDevice:
-		var req abi.QueryDeviceRequest
+	case rpc.OpQueryDevice:
+		var req rpc.QueryDeviceRequest
 		s.decode(body, &req)
 		if int(req.Device) >= len(devices) {
 			return nil, nil, syscall.ENODEV
 		}
-		return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(devices[req.Device]), MaxCQE: 1024,
+		return &rpc.QueryDeviceReply{Name: rpc.MakeDeviceName(devices[req.Device]), MaxCQE: 1024,
 			MaxCQ: 16, MaxPD: 16, MaxMR: 16, MaxIRD: maxIRD, MaxORD: maxORD}, nil, 0
-	case abi.OpQueryPort:
-		return &abi.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
-	case abi.OpCtxOpen:
+	case rpc.OpQueryPort:
+		return &rpc.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
+	case rpc.OpCtxOpen:
 		r, w := s.newPipe()
 		s.async[n] = &queue{pipe: w}
-		return &abi.CtxOpenReply{Ctx: n}, []int{r}, 0
-	case abi.OpCtxClose:
+		return &rpc.CtxOpenReply{Ctx: n}, []int{r}, 0
+	case rpc.OpCtxClose:
 		s.decode(body, &handle)
 		if q := s.async[handle.Handle]; q != nil && !s.f.keepPipes {
 			closePipe(&q.pipe)
 		}
 		return nil, nil, 0
-	case abi.OpGetAsyncEvent:
+	case rpc.OpGetAsyncEvent:
 		s.decode(body, &handle)
 		q := s.async[handle.Handle]
 		if q == nil || len(q.events) == 0 {
@@ -371,22 +372,22 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		e := q.events[0]
 		q.events = q.events[1:]
 		return &e, nil, 0
-	case abi.OpCreateChan:
+	case rpc.OpCreateChan:
 		mem, fd := s.memfd(ring.ChannelMemSize, goodSeals)
 		r, w := s.newPipe()
 		ch := &channel{mem: mem, pipe: w}
 		ch.ring = ring.NewChannelProducer(mem, n, func() { token(ch.pipe) }, nil)
 		s.chans[n] = ch
-		return &abi.CreateChanReply{Chan: n}, []int{r, fd}, 0
-	case abi.OpDestroyChan:
+		return &rpc.CreateChanReply{Chan: n}, []int{r, fd}, 0
+	case rpc.OpDestroyChan:
 		s.decode(body, &handle)
 		if ch := s.chans[handle.Handle]; ch != nil && !s.f.keepPipes {
 			closePipe(&ch.pipe)
 			delete(s.chans, handle.Handle)
 		}
 		return nil, nil, 0
-	case abi.OpCreateCQ:
-		var req abi.CreateCQRequest
+	case rpc.OpCreateCQ:
+		var req rpc.CreateCQRequest
 		s.decode(body, &req)
 		size := uint32(1)
 		for size < req.CQE {
@@ -398,13 +399,13 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 			events = ch.ring
 		}
 		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: ring.NewCQProducer(mem, size, n, events, nil)}
-		return &abi.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
-	case abi.OpDestroyCQ:
+		return &rpc.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
+	case rpc.OpDestroyCQ:
 		s.decode(body, &handle)
 		r := s.reply
 		if c := s.cqs[handle.Handle]; c != nil && s.async[c.ctx] != nil {
 			q := s.async[c.ctx]
-			q.events = slices.DeleteFunc(q.events, func(e abi.AsyncEvent) bool {
+			q.events = slices.DeleteFunc(q.events, func(e rpc.AsyncEvent) bool {
 				if e.Handle == handle.Handle {
 					r.Tokens++
 				}
@@ -413,16 +414,16 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		}
 		delete(s.cqs, handle.Handle)
 		return &r, nil, 0
-	case abi.OpAllocPD:
+	case rpc.OpAllocPD:
 		s.pd = n
-		return &abi.AllocPDReply{PD: n}, nil, 0
-	case abi.OpSetMem:
-		var req abi.SetMemRequest
+		return &rpc.AllocPDReply{PD: n}, nil, 0
+	case rpc.OpSetMem:
+		var req rpc.SetMemRequest
 		s.decode(body, &req)
 		s.mem, s.nonce = fd, req.NonceAddr
 		return nil, nil, 0
-	case abi.OpAddMem:
-		var req abi.AddMemRequest
+	case rpc.OpAddMem:
+		var req rpc.AddMemRequest
 		s.decode(body, &req)
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
@@ -431,18 +432,18 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		if s.mem1 == 0 {
 			s.mem1 = n
 		}
-		return &abi.AddMemReply{Mem: n, Size: uint64(st.Size)}, nil, 0
-	case abi.OpRegMR:
-		var req abi.RegMRRequest
+		return &rpc.AddMemReply{Mem: n, Size: uint64(st.Size)}, nil, 0
+	case rpc.OpRegMR:
+		var req rpc.RegMRRequest
 		s.decode(body, &req)
-		return &abi.RegMRReply{MR: n, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
-	case abi.OpReregMR:
-		var req abi.ReregMRRequest
+		return &rpc.RegMRReply{MR: n, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case rpc.OpReregMR:
+		var req rpc.ReregMRRequest
 		s.decode(body, &req)
-		return &abi.RegMRReply{MR: req.MR, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
-	case abi.OpAllocMW:
-		return &abi.AllocMWReply{MW: n, RKey: n << 8}, nil, 0
-	case abi.OpDelMem, abi.OpDeallocPD, abi.OpDeregMR, abi.OpDeallocMW:
+		return &rpc.RegMRReply{MR: req.MR, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case rpc.OpAllocMW:
+		return &rpc.AllocMWReply{MW: n, RKey: n << 8}, nil, 0
+	case rpc.OpDelMem, rpc.OpDeallocPD, rpc.OpDeregMR, rpc.OpDeallocMW:
 		s.decode(body, &handle)
 		return nil, nil, 0
 	}
@@ -489,7 +490,7 @@ func (s *session) token() {
 }
 
 // raise queues an async event of the first context.
-func (s *session) raise(e abi.AsyncEvent) {
+func (s *session) raise(e rpc.AsyncEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := nth(s.async, 0)

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // FuzzSession has a daemon whose every reply, and the memory that comes with it, has octets
@@ -20,7 +21,7 @@ func FuzzSession(f *testing.F) {
 	f.Add([]byte{2, 64, 0, 1, 2, 128, 0, 9, 2, 192, 0, 255, 3, 3, 3, 3}) // words that both write
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Four octets for each reply: what is changed, where, and how.
-		d := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		d := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 			if len(data) < 4 {
 				return msg, fds
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -27,22 +28,22 @@ const nobody = 65534
 // walk is what a program does to see all of the control plane, and after which request of the
 // daemon's each step comes.
 var walk = []struct {
-	op      abi.Op
+	op      rpc.Op
 	command string
 	answer  string // of an honest daemon
 }{
-	{abi.OpHello, "list", "2 fake0 fake1"},
-	{abi.OpCtxOpen, "open", "ok"},
-	{abi.OpQueryPort, "queries 1", "ok"},
-	{abi.OpCreateChan, "chan", "ok"},
-	{abi.OpCreateCQ, "cq 0 4 0", "ok 4"},
-	{abi.OpAllocPD, "pd", "ok"},
-	{abi.OpSetMem, "mr malloc 100 0 1", "ok"},
-	{abi.OpAllocMW, "mw 1", "ok"},
+	{rpc.OpHello, "list", "2 fake0 fake1"},
+	{rpc.OpCtxOpen, "open", "ok"},
+	{rpc.OpQueryPort, "queries 1", "ok"},
+	{rpc.OpCreateChan, "chan", "ok"},
+	{rpc.OpCreateCQ, "cq 0 4 0", "ok 4"},
+	{rpc.OpAllocPD, "pd", "ok"},
+	{rpc.OpSetMem, "mr malloc 100 0 1", "ok"},
+	{rpc.OpAllocMW, "mw 1", "ok"},
 }
 
 // take walks up to the step that begins with op, and returns the answer to that.
-func take(p *program, op abi.Op) string {
+func take(p *program, op rpc.Op) string {
 	p.t.Helper()
 	for _, s := range walk {
 		if s.op == op {
@@ -68,7 +69,7 @@ func grow(n int, b byte) func(msg []byte, fds []int) ([]byte, []int) {
 		for range n {
 			msg = append(msg, b)
 		}
-		ne.PutUint32(msg[12:], uint32(len(msg)-abi.HeaderLen))
+		ne.PutUint32(msg[12:], uint32(len(msg)-rpc.HeaderLen))
 		return msg, fds
 	}
 }
@@ -95,7 +96,7 @@ func TestHostileReplies(t *testing.T) {
 	}{
 		{"hangs up", func(msg []byte, fds []int) ([]byte, []int) { return nil, fds }},
 		{"empty", func(msg []byte, fds []int) ([]byte, []int) { return msg[:0], nil }},
-		{"no header", func(msg []byte, fds []int) ([]byte, []int) { return msg[:abi.HeaderLen-1], fds }},
+		{"no header", func(msg []byte, fds []int) ([]byte, []int) { return msg[:rpc.HeaderLen-1], fds }},
 		{"other op", func(msg []byte, fds []int) ([]byte, []int) { msg[0]++; return msg, fds }},
 		{"flags", func(msg []byte, fds []int) ([]byte, []int) { msg[2] = 1; return msg, fds }},
 		{"other seq", func(msg []byte, fds []int) ([]byte, []int) { msg[4]++; return msg, fds }},
@@ -112,7 +113,7 @@ func TestHostileReplies(t *testing.T) {
 	} {
 		for _, step := range walk {
 			t.Run(fmt.Sprintf("%s/%v", tt.name, step.op), func(t *testing.T) {
-				f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+				f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 					if op != step.op {
 						return msg, fds
 					}
@@ -147,8 +148,8 @@ func TestInProgress(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var asked atomic.Int32
-			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
-				if op == abi.OpAllocPD && asked.Add(1) <= tt.progress {
+			f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
+				if op == rpc.OpAllocPD && asked.Add(1) <= tt.progress {
 					msg, _ = setHeader(8, ^uint32(syscall.EINPROGRESS-1))(msg, nil)
 				}
 				return msg, fds
@@ -175,14 +176,14 @@ func TestHostileDescriptors(t *testing.T) {
 			return msg, fds[1:]
 		}},
 		{"with a refusal", func(msg []byte, fds []int) ([]byte, []int) {
-			h, _, _ := abi.ParseMessage(msg)
+			h, _, _ := rpc.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return abi.AppendMessage(nil, h, &abi.Empty{}), fds
+			return rpc.AppendMessage(nil, h, &rpc.Empty{}), fds
 		}},
 	} {
-		for _, op := range []abi.Op{abi.OpHello, abi.OpCtxOpen, abi.OpCreateChan, abi.OpCreateCQ} {
+		for _, op := range []rpc.Op{rpc.OpHello, rpc.OpCtxOpen, rpc.OpCreateChan, rpc.OpCreateCQ} {
 			t.Run(fmt.Sprintf("%s/%v", tt.name, op), func(t *testing.T) {
-				f := newFake(t, func(o abi.Op, msg []byte, fds []int) ([]byte, []int) {
+				f := newFake(t, func(o rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 					if o != op {
 						return msg, fds
 					}
@@ -204,14 +205,14 @@ func TestOtherLengths(t *testing.T) {
 	for _, tamper := range []func(msg []byte, fds []int) ([]byte, []int){
 		grow(64, 0),
 		func(msg []byte, fds []int) ([]byte, []int) {
-			for len(msg) > abi.HeaderLen && msg[len(msg)-1] == 0 {
+			for len(msg) > rpc.HeaderLen && msg[len(msg)-1] == 0 {
 				msg = msg[:len(msg)-1]
 			}
-			ne.PutUint32(msg[12:], uint32(len(msg)-abi.HeaderLen))
+			ne.PutUint32(msg[12:], uint32(len(msg)-rpc.HeaderLen))
 			return msg, fds
 		},
 	} {
-		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 			return tamper(msg, fds)
 		})
 		p := start(t, f.path)
@@ -226,15 +227,15 @@ func TestRefusals(t *testing.T) {
 	need(t)
 	for _, step := range walk[1:] {
 		refuse := true
-		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 			if op != step.op || !refuse {
 				return msg, fds
 			}
 			refuse = false
 			closeAll(fds)
-			h, _, _ := abi.ParseMessage(msg)
+			h, _, _ := rpc.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return abi.AppendMessage(nil, h, &abi.Empty{}), nil
+			return rpc.AppendMessage(nil, h, &rpc.Empty{}), nil
 		})
 		p := start(t, f.path)
 		if got := take(p, step.op); got != "ENOMEM" {
@@ -297,42 +298,42 @@ func notMemory(t testing.TB, i int) func(msg []byte, fds []int) ([]byte, []int) 
 func TestHostileMemory(t *testing.T) {
 	need(t)
 	for _, tt := range []struct {
-		op   abi.Op
+		op   rpc.Op
 		name string
 		fd   int
 		off  int64
 		v    uint32
 	}{
-		{abi.OpHello, "magic", 0, abi.SessMagic, 1},
-		{abi.OpHello, "version", 0, abi.SessMajor, 9},
-		{abi.OpHello, "bells at", 0, abi.SessBellOff, 1 << 20},
-		{abi.OpHello, "bells between words", 0, abi.SessBellOff, 130},
-		{abi.OpHello, "bells that wrap", 0, abi.SessBellOff, ^uint32(3)},
-		{abi.OpHello, "bells", 0, abi.SessBellWords, 1 << 10},
-		{abi.OpHello, "bells, octets that wrap", 0, abi.SessBellWords, 1 << 30},
-		{abi.OpCreateChan, "magic", 1, abi.ChanMagic, 0},
-		{abi.OpCreateChan, "handle", 1, abi.ChanHandle, 1},
-		{abi.OpCreateChan, "no slots", 1, abi.ChanSize, 0},
-		{abi.OpCreateChan, "slots", 1, abi.ChanSize, 4097},
-		{abi.OpCreateChan, "many slots", 1, abi.ChanSize, 8192},
-		{abi.OpCreateChan, "too many slots", 1, abi.ChanSize, 1 << 31},
-		{abi.OpCreateChan, "slots at", 1, abi.ChanOff, 1 << 30},
-		{abi.OpCreateChan, "slots between words", 1, abi.ChanOff, 193},
-		{abi.OpCreateCQ, "magic", 0, abi.CQMagic, 0},
-		{abi.OpCreateCQ, "handle", 0, abi.CQHandle, 1},
-		{abi.OpCreateCQ, "no entries", 0, abi.CQSize, 0},
-		{abi.OpCreateCQ, "fewer entries", 0, abi.CQSize, 2},
-		{abi.OpCreateCQ, "entries", 0, abi.CQSize, 5},
-		{abi.OpCreateCQ, "many entries", 0, abi.CQSize, 256},
-		{abi.OpCreateCQ, "too many entries", 0, abi.CQSize, 1 << 31},
-		{abi.OpCreateCQ, "entries at", 0, abi.CQCQEOff, 1 << 31},
-		{abi.OpCreateCQ, "entries between words", 0, abi.CQCQEOff, 257},
+		{rpc.OpHello, "magic", 0, abi.SessMagic, 1},
+		{rpc.OpHello, "version", 0, abi.SessMajor, 9},
+		{rpc.OpHello, "bells at", 0, abi.SessBellOff, 1 << 20},
+		{rpc.OpHello, "bells between words", 0, abi.SessBellOff, 130},
+		{rpc.OpHello, "bells that wrap", 0, abi.SessBellOff, ^uint32(3)},
+		{rpc.OpHello, "bells", 0, abi.SessBellWords, 1 << 10},
+		{rpc.OpHello, "bells, octets that wrap", 0, abi.SessBellWords, 1 << 30},
+		{rpc.OpCreateChan, "magic", 1, abi.ChanMagic, 0},
+		{rpc.OpCreateChan, "handle", 1, abi.ChanHandle, 1},
+		{rpc.OpCreateChan, "no slots", 1, abi.ChanSize, 0},
+		{rpc.OpCreateChan, "slots", 1, abi.ChanSize, 4097},
+		{rpc.OpCreateChan, "many slots", 1, abi.ChanSize, 8192},
+		{rpc.OpCreateChan, "too many slots", 1, abi.ChanSize, 1 << 31},
+		{rpc.OpCreateChan, "slots at", 1, abi.ChanOff, 1 << 30},
+		{rpc.OpCreateChan, "slots between words", 1, abi.ChanOff, 193},
+		{rpc.OpCreateCQ, "magic", 0, abi.CQMagic, 0},
+		{rpc.OpCreateCQ, "handle", 0, abi.CQHandle, 1},
+		{rpc.OpCreateCQ, "no entries", 0, abi.CQSize, 0},
+		{rpc.OpCreateCQ, "fewer entries", 0, abi.CQSize, 2},
+		{rpc.OpCreateCQ, "entries", 0, abi.CQSize, 5},
+		{rpc.OpCreateCQ, "many entries", 0, abi.CQSize, 256},
+		{rpc.OpCreateCQ, "too many entries", 0, abi.CQSize, 1 << 31},
+		{rpc.OpCreateCQ, "entries at", 0, abi.CQCQEOff, 1 << 31},
+		{rpc.OpCreateCQ, "entries between words", 0, abi.CQCQEOff, 257},
 	} {
 		t.Run(fmt.Sprintf("%v/%s", tt.op, tt.name), func(t *testing.T) {
 			hostileMemory(t, tt.op, poke(t, tt.fd, tt.off, tt.v))
 		})
 	}
-	for op, fd := range map[abi.Op]int{abi.OpHello: 0, abi.OpCreateChan: 1, abi.OpCreateCQ: 0} {
+	for op, fd := range map[rpc.Op]int{rpc.OpHello: 0, rpc.OpCreateChan: 1, rpc.OpCreateCQ: 0} {
 		for name, tamper := range map[string]func([]byte, []int) ([]byte, []int){
 			"not sealed":         otherMem(t, fd, 1<<20, 0, nil),
 			"may shrink":         otherMem(t, fd, 1<<20, unix.F_SEAL_GROW, nil),
@@ -346,13 +347,13 @@ func TestHostileMemory(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%s", op, name), func(t *testing.T) { hostileMemory(t, op, tamper) })
 		}
 	}
-	for _, op := range []abi.Op{abi.OpCtxOpen, abi.OpCreateChan} {
+	for _, op := range []rpc.Op{rpc.OpCtxOpen, rpc.OpCreateChan} {
 		t.Run(fmt.Sprintf("%v/no pipe", op), func(t *testing.T) { hostileMemory(t, op, notMemory(t, 0)) })
 	}
 }
 
-func hostileMemory(t *testing.T, op abi.Op, tamper func(msg []byte, fds []int) ([]byte, []int)) {
-	f := newFake(t, func(o abi.Op, msg []byte, fds []int) ([]byte, []int) {
+func hostileMemory(t *testing.T, op rpc.Op, tamper func(msg []byte, fds []int) ([]byte, []int)) {
+	f := newFake(t, func(o rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 		if o != op {
 			return msg, fds
 		}
@@ -420,7 +421,7 @@ func TestSpuriousTokens(t *testing.T) {
 	s.mu.Unlock()
 	p.send("bg async")
 	p.quiet("there is no event")
-	s.raise(abi.AsyncEvent{Type: 9})
+	s.raise(rpc.AsyncEvent{Type: 9})
 	p.wantLine("bg async type 9")
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -22,15 +23,15 @@ func TestMemoryRegions(t *testing.T) {
 		mode     uint32
 		offset   uint64
 	}{
-		{"heap", "malloc 100 3 1", "ok", abi.ModeApp, 0},
-		{"wishes", "malloc 100 0 3ff0001f", "ok", abi.ModeApp, 0},
-		{"local read", "malloc 100 0 0", "ok", abi.ModeApp, 0},
+		{"heap", "malloc 100 3 1", "ok", rpc.ModeApp, 0},
+		{"wishes", "malloc 100 0 3ff0001f", "ok", rpc.ModeApp, 0},
+		{"local read", "malloc 100 0 0", "ok", rpc.ModeApp, 0},
 		{"remote write without local write", "malloc 100 0 2", "EINVAL", 0, 0},
 		{"remote atomic without local write", "malloc 100 0 8", "EINVAL", 0, 0},
 		{"zero based", "malloc 100 0 20", "EINVAL", 0, 0},
-		{"on demand", "malloc 100 0 41", "ok", abi.ModeApp, 0},
-		{"on demand, not there yet", "hole 8192 0 41", "ok", abi.ModeApp, 0},
-		{"on demand, in large pages", "malloc 100 0 c1", "ok", abi.ModeApp, 0},
+		{"on demand", "malloc 100 0 41", "ok", rpc.ModeApp, 0},
+		{"on demand, not there yet", "hole 8192 0 41", "ok", rpc.ModeApp, 0},
+		{"on demand, in large pages", "malloc 100 0 c1", "ok", rpc.ModeApp, 0},
 		{"on demand, no octets", "malloc 0 0 41", "EINVAL", 0, 0},
 		{"unknown", "malloc 100 0 40000000", "EINVAL", 0, 0},
 		{"no octets", "malloc 0 0 1", "EINVAL", 0, 0},
@@ -40,20 +41,20 @@ func TestMemoryRegions(t *testing.T) {
 		{"no access", "none 8192 0 0", "EFAULT", 0, 0},
 		{"no access, long", "none 4194304 0 1", "EFAULT", 0, 0},
 		{"no access in the middle", "guarded 4194304 0 1", "EFAULT", 0, 0},
-		{"read only", "readonly 8192 0 0", "ok", abi.ModeApp, 0},
-		{"read only, long", "readonly 4194304 0 0", "ok", abi.ModeApp, 0},
+		{"read only", "readonly 8192 0 0", "ok", rpc.ModeApp, 0},
+		{"read only, long", "readonly 4194304 0 0", "ok", rpc.ModeApp, 0},
 		{"read only, to be written", "readonly 8192 0 1", "EFAULT", 0, 0},
 		{"read only, long, to be written", "readonly 4194304 0 1", "EFAULT", 0, 0},
 		{"read only, with windows", "readonly 8192 0 10", "EFAULT", 0, 0},
-		{"a program's text", "text 64 0 0", "ok", abi.ModeApp, 0},
+		{"a program's text", "text 64 0 0", "ok", rpc.ModeApp, 0},
 		{"a program's text, to be written", "text 64 0 1", "EFAULT", 0, 0},
-		{"long", "malloc 4194304 5 1", "ok", abi.ModeApp, 0},
-		{"vrnic_alloc", "alloc 8192 100 1", "ok", abi.ModeShared, 100},
-		{"memfd", "memfd 8192 5 1", "ok", abi.ModeShared, 4096 + 5},
-		{"memfd, small", "memfd 4095 0 1", "ok", abi.ModeApp, 0},
-		{"memfd that may shrink", "memfd-open 8192 0 1", "ok", abi.ModeApp, 0},
-		{"memfd that was closed", "memfd-closed 8192 0 1", "ok", abi.ModeApp, 0},
-		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", abi.ModeApp, 0},
+		{"long", "malloc 4194304 5 1", "ok", rpc.ModeApp, 0},
+		{"vrnic_alloc", "alloc 8192 100 1", "ok", rpc.ModeShared, 100},
+		{"memfd", "memfd 8192 5 1", "ok", rpc.ModeShared, 4096 + 5},
+		{"memfd, small", "memfd 4095 0 1", "ok", rpc.ModeApp, 0},
+		{"memfd that may shrink", "memfd-open 8192 0 1", "ok", rpc.ModeApp, 0},
+		{"memfd that was closed", "memfd-closed 8192 0 1", "ok", rpc.ModeApp, 0},
+		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", rpc.ModeApp, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.answer == "EFAULT" {
@@ -71,15 +72,15 @@ func TestMemoryRegions(t *testing.T) {
 				return
 			}
 			s := f.session(0)
-			r := last[abi.RegMRRequest](t, s)
-			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == abi.ModeShared) ||
+			r := last[rpc.RegMRRequest](t, s)
+			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == rpc.ModeShared) ||
 				r.Addr != r.IOVA || r.Access>>20 != 0 {
 				t.Errorf("registered as %+v, want mode %d, offset %d", r, tt.mode, tt.offset)
 			}
 			p.want("delpd 0", "EBUSY", "delmr 0", "ok", "delpd 0", "ok")
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if lent := s.mem >= 0; lent != (tt.mode == abi.ModeApp) {
+			if lent := s.mem >= 0; lent != (tt.mode == rpc.ModeApp) {
 				t.Errorf("lent its memory: %v", lent)
 			}
 		})
@@ -98,11 +99,11 @@ func TestSharedTwice(t *testing.T) {
 	defer s.mu.Unlock()
 	added := 0
 	for _, r := range s.reqs {
-		if _, ok := r.(*abi.AddMemRequest); ok {
+		if _, ok := r.(*rpc.AddMemRequest); ok {
 			added++
 		}
 	}
-	if h := s.reqs[len(s.reqs)-1].(*abi.HandleRequest).Handle; added != 1 || h != s.mem1 {
+	if h := s.reqs[len(s.reqs)-1].(*rpc.HandleRequest).Handle; added != 1 || h != s.mem1 {
 		t.Errorf("shared %d times as %d, the last request was for %d", added, s.mem1, h)
 	}
 }
@@ -132,7 +133,7 @@ func TestReregister(t *testing.T) {
 		"-1 EINVAL",
 		"rereg 0 7 3", "0 ok", "delpd 0", "ok", "delpd 1", "EBUSY")
 	s := f.session(0)
-	r := last[abi.ReregMRRequest](t, s)
+	r := last[rpc.ReregMRRequest](t, s)
 	if r.Flags != 7 || r.New.PD != s.pd || r.New.Access != 3 || r.New.Length != 4096 ||
 		r.New.Addr == 0 || r.New.IOVA != r.New.Addr {
 		t.Errorf("changed by %+v", r)
@@ -181,10 +182,10 @@ func TestLentHeap(t *testing.T) {
 	p := open(t, f, "LD_PRELOAD="+filepath.Join(b.libs, "libvrnic-heap.so"))
 	p.want("pd", "ok", "mr malloc 65536 100 1", "ok", "mr malloc 100000 0 1", "ok")
 	s := f.session(0)
-	first := last[abi.RegMRRequest](t, s)
+	first := last[rpc.RegMRRequest](t, s)
 	p.want("mr malloc 40000000 5 1", "ok")
-	second := last[abi.RegMRRequest](t, s)
-	if first.Mode != abi.ModeShared || second.Mode != abi.ModeShared || second.Offset != 5 ||
+	second := last[rpc.RegMRRequest](t, s)
+	if first.Mode != rpc.ModeShared || second.Mode != rpc.ModeShared || second.Offset != 5 ||
 		first.Mem == second.Mem {
 		t.Errorf("registered as %+v, and what is larger as %+v", first, second)
 	}
@@ -194,7 +195,7 @@ func TestLentHeap(t *testing.T) {
 	}
 	s.mu.Unlock()
 	p.want("mr malloc 65535 0 1", "ok")
-	if r := last[abi.RegMRRequest](t, s); r.Mode != abi.ModeApp {
+	if r := last[rpc.RegMRRequest](t, s); r.Mode != rpc.ModeApp {
 		t.Errorf("what is small was registered as %+v", r)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -59,16 +60,16 @@ func TestNoDaemon(t *testing.T) {
 
 func TestOtherVersion(t *testing.T) {
 	need(t)
-	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
-		h, body, _ := abi.ParseMessage(msg)
-		var rep abi.HelloReply
-		if err := abi.Decode(body, &rep); err != nil {
+	f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, body, _ := rpc.ParseMessage(msg)
+		var rep rpc.HelloReply
+		if err := rpc.Decode(body, &rep); err != nil {
 			t.Error(err)
 		}
 		rep.Major, rep.Minor = 7, 3
 		closeAll(fds)
 		h.Status = -int32(unix.EPROTONOSUPPORT)
-		return abi.AppendMessage(nil, h, &rep), nil
+		return rpc.AppendMessage(nil, h, &rep), nil
 	})
 	p := start(t, f.path)
 	p.want("list", "EPROTONOSUPPORT")
@@ -80,18 +81,18 @@ func TestOtherVersion(t *testing.T) {
 
 // refuseChan is a daemon that refuses channels for want of memory, and says why; it calls told each
 // time.
-func refuseChan(why string, told func()) func(abi.Op, []byte, []int) ([]byte, []int) {
-	return func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
-		h, _, _ := abi.ParseMessage(msg)
-		if op != abi.OpCreateChan {
+func refuseChan(why string, told func()) func(rpc.Op, []byte, []int) ([]byte, []int) {
+	return func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, _, _ := rpc.ParseMessage(msg)
+		if op != rpc.OpCreateChan {
 			return msg, fds
 		}
 		closeAll(fds)
 		h.Status = -int32(unix.ENOMEM)
-		rep := &abi.Refusal{}
+		rep := &rpc.Refusal{}
 		copy(rep.Why[:], why)
 		told()
-		return abi.AppendMessage(nil, h, rep), nil
+		return rpc.AppendMessage(nil, h, rep), nil
 	}
 }
 
@@ -300,16 +301,16 @@ func TestAsyncEvents(t *testing.T) {
 	a, b := s.cq(0).ring.Handle(), s.cq(1).ring.Handle()
 	p.send("bg async")
 	p.quiet("there is no event")
-	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: b})
+	s.raise(rpc.AsyncEvent{Type: 0, Kind: rpc.ObjCQ, Handle: b})
 	p.wantLine("bg async type 0 cq 1")
 	p.want("aack", "ok", "areadable", "0")
-	s.raise(abi.AsyncEvent{Type: 9})
+	s.raise(rpc.AsyncEvent{Type: 9})
 	p.want("areadable", "1", "async", "type 9", "aack", "ok")
 
-	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: a}) // dropped with its object
+	s.raise(rpc.AsyncEvent{Type: 0, Kind: rpc.ObjCQ, Handle: a}) // dropped with its object
 	p.want("delcq 0", "ok", "areadable", "0")
-	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: a}) // of an object that has gone
-	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: b})
+	s.raise(rpc.AsyncEvent{Type: 0, Kind: rpc.ObjCQ, Handle: a}) // of an object that has gone
+	s.raise(rpc.AsyncEvent{Type: 0, Kind: rpc.ObjCQ, Handle: b})
 	p.want("async", "type 0 cq 1")
 	p.send("bg delcq 1")
 	p.quiet("its event is not acknowledged")
@@ -328,7 +329,7 @@ func TestAsyncEventOfOtherKind(t *testing.T) {
 	p := open(t, f)
 	p.want("cq -1 4 0", "ok 4")
 	s := f.session(0)
-	s.raise(abi.AsyncEvent{Type: 1, Kind: abi.ObjCQ, Handle: s.cq(0).ring.Handle()})
+	s.raise(rpc.AsyncEvent{Type: 1, Kind: rpc.ObjCQ, Handle: s.cq(0).ring.Handle()})
 	p.want("async", "type 8", "async", "EIO")
 	s.ended()
 }
@@ -385,7 +386,7 @@ func TestNextDaemon(t *testing.T) {
 	p.want("queries 1", "EIO", "delmr 0", "ok", "delpd 0", "ok", "close", "ok")
 	g := newFakeAt(t, f.path, nil)
 	p.want("open", "ok", "queries 1", "ok", "pd", "ok", "again 8192", "ok")
-	if r := last[abi.RegMRRequest](t, g.session(0)); r.Mode != abi.ModeShared || r.Mem == 0 {
+	if r := last[rpc.RegMRRequest](t, g.session(0)); r.Mode != rpc.ModeShared || r.Mem == 0 {
 		t.Errorf("registered as %+v", r)
 	}
 	p.want("delmr 1", "ok", "free", "ok", "delpd 1", "ok", "close", "ok")
@@ -516,18 +517,18 @@ func TestFullOfDescriptors(t *testing.T) {
 func TestDescriptorsRunOut(t *testing.T) {
 	need(t)
 	for _, tt := range []struct {
-		op, undo abi.Op
+		op, undo rpc.Op
 		command  string
 		answer   string // when there is room
 	}{
-		{abi.OpCtxOpen, abi.OpCtxClose, "open", "ok"},
-		{abi.OpCreateChan, abi.OpDestroyChan, "chan", "ok"},
-		{abi.OpCreateCQ, abi.OpDestroyCQ, "cq -1 4 0", "ok 4"},
+		{rpc.OpCtxOpen, rpc.OpCtxClose, "open", "ok"},
+		{rpc.OpCreateChan, rpc.OpDestroyChan, "chan", "ok"},
+		{rpc.OpCreateCQ, rpc.OpDestroyCQ, "cq -1 4 0", "ok 4"},
 	} {
 		t.Run(tt.op.String(), func(t *testing.T) {
 			came, goOn := make(chan bool), make(chan bool)
 			var armed, undone atomic.Bool
-			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+			f := newFake(t, func(op rpc.Op, msg []byte, fds []int) ([]byte, []int) {
 				if op == tt.op && armed.CompareAndSwap(true, false) {
 					came <- true
 					<-goOn

@@ -16,13 +16,14 @@ import (
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Conn is the daemon's end of a control socket.
 type Conn struct {
 	c   *net.UnixConn
 	rc  syscall.RawConn
-	buf [abi.MaxMessage]byte
+	buf [rpc.MaxMessage]byte
 	oob []byte
 
 	// Discard closes a descriptor that has come against the rules, which can take for ever: it does
@@ -105,7 +106,7 @@ func (c *Conn) Read() (msg []byte, fd int, err error) {
 	case flags&unix.MSG_CTRUNC != 0:
 		err = abi.Violation("more than one descriptor")
 	case flags&unix.MSG_TRUNC != 0:
-		err = abi.Violation("message longer than %d octets", abi.MaxMessage)
+		err = abi.Violation("message longer than %d octets", rpc.MaxMessage)
 	case err == nil && n == 0, errors.Is(err, syscall.ECONNRESET):
 		err = io.EOF
 	}

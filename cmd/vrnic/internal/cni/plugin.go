@@ -20,7 +20,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // Main is the plugin, as a program: it reads the environment and standard input, and ends.
@@ -306,7 +306,7 @@ func status(args *skel.CmdArgs) error {
 	if err == nil && len(settings) == 0 {
 		err = errors.New("this user may not change the daemon: only root and the daemon's own user may")
 	}
-	if n := len(client.Devices()); err == nil && c.Device != "" && n >= abi.MaxDevices {
+	if n := len(client.Devices()); err == nil && c.Device != "" && n >= rpc.MaxDevices {
 		err = fmt.Errorf("the daemon has %d devices, and room for no other one", n)
 	}
 	if err != nil {

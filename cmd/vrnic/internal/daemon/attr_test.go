@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -22,25 +23,25 @@ func TestInitQPAttr(t *testing.T) {
 	d := daemontest.Start(t)
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
 	ch, _ := r.CM()
-	ask := func(id, state uint32) (abi.CMInitQPAttrReply, error) {
-		var a abi.CMInitQPAttrReply
-		_, err := r.Call(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: id, State: state}, &a)
+	ask := func(id, state uint32) (rpc.CMInitQPAttrReply, error) {
+		var a rpc.CMInitQPAttrReply
+		_, err := r.Call(rpc.OpCMInitQPAttr, &rpc.CMInitQPAttrRequest{ID: id, State: state}, &a)
 		return a, err
 	}
 	bound := r.ID(ch)
 	if _, err := ask(bound, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("before it is bound: %v", err)
 	}
-	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: bound,
-		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
+	r.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: bound,
+		Addr: rpc.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
 	for _, tt := range []struct {
 		state uint32
-		want  abi.CMInitQPAttrReply
+		want  rpc.CMInitQPAttrReply
 	}{
 		// IBV_QP_STATE | IBV_QP_ACCESS_FLAGS
-		{1, abi.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}},
-		{2, abi.CMInitQPAttrReply{State: 2, Port: 1}},
-		{3, abi.CMInitQPAttrReply{State: 3, Port: 1}},
+		{1, rpc.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}},
+		{2, rpc.CMInitQPAttrReply{State: 2, Port: 1}},
+		{3, rpc.CMInitQPAttrReply{State: 3, Port: 1}},
 	} {
 		if a, err := ask(bound, tt.state); a != tt.want || err != nil {
 			t.Errorf("state %d: %+v, %v; want %+v", tt.state, a, err, tt.want)
@@ -52,16 +53,16 @@ func TestInitQPAttr(t *testing.T) {
 		}
 	}
 	wild := r.ID(ch)
-	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: wild,
-		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
+	r.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: wild,
+		Addr: rpc.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
 	if _, err := ask(wild, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("bound to all devices: %v", err)
 	}
 	e := newRawEnd(t, d, 4096)
 	// what a mask of 0 leads to, and what RTR would
-	for mask, want := range map[uint32]error{0: nil, abi.ModifyQPState: syscall.EINVAL} {
-		req := &abi.ModifyQPRequest{QP: e.qp.CreateQPReply.QP, Mask: mask, State: mask * abi.StateRTR}
-		if _, err := e.Call(abi.OpModifyQP, req, nil); !errors.Is(err, want) {
+	for mask, want := range map[uint32]error{0: nil, rpc.ModifyQPState: syscall.EINVAL} {
+		req := &rpc.ModifyQPRequest{QP: e.qp.CreateQPReply.QP, Mask: mask, State: mask * abi.StateRTR}
+		if _, err := e.Call(rpc.OpModifyQP, req, nil); !errors.Is(err, want) {
 			t.Errorf("MODIFY_QP with mask %d: %v, want %v", mask, err, want)
 		}
 	}
@@ -77,8 +78,8 @@ func TestMigrate(t *testing.T) {
 	to, _ := e.CM()
 	lis := e.ID(from)
 	addr := netip.MustParseAddrPort("10.77.0.2:7000")
-	e.Must(abi.OpCMBind, &abi.CMBindRequest{ID: lis, Addr: abi.MakeSockAddr(addr)}, nil)
-	e.Must(abi.OpCMListen, &abi.CMListenRequest{ID: lis}, nil)
+	e.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: lis, Addr: rpc.MakeSockAddr(addr)}, nil)
+	e.Must(rpc.OpCMListen, &rpc.CMListenRequest{ID: lis}, nil)
 	connected := make(chan error, 1)
 	go func() {
 		var err error
@@ -95,21 +96,21 @@ func TestMigrate(t *testing.T) {
 		t.Fatal("no connection request")
 	}
 	// It waits by now, or is just about to; in either case it ends up on the new channel.
-	var r abi.CMMigrateReply
-	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: lis, Chan: to}, &r)
-	ev := e.WantEvent(to, abi.EvConnectRequest)
-	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ev.Child, Chan: from}, &r)
-	e.Must(abi.OpCMAccept, &abi.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: abi.ConnParam{
-		QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault}}, nil)
-	if ev := e.WantEvent(from, abi.EvEstablished); ev.Param.PrivateLen != 7 {
+	var r rpc.CMMigrateReply
+	e.Must(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: lis, Chan: to}, &r)
+	ev := e.WantEvent(to, rpc.EvConnectRequest)
+	e.Must(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ev.Child, Chan: from}, &r)
+	e.Must(rpc.OpCMAccept, &rpc.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: rpc.ConnParam{
+		QPN: e.qp.QPN, IRD: rpc.ReadsDefault, ORD: rpc.ReadsDefault}}, nil)
+	if ev := e.WantEvent(from, rpc.EvEstablished); ev.Param.PrivateLen != 7 {
 		t.Errorf("%+v", ev.Param.PrivateLen)
 	}
 	if err := <-connected; err != nil {
 		t.Fatal(err)
 	}
-	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ev.Child, Chan: to}, &r)
+	e.Must(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ev.Child, Chan: to}, &r)
 	if err := peer.Conn.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
-	e.WantEvent(to, abi.EvDisconnected)
+	e.WantEvent(to, rpc.EvDisconnected)
 }

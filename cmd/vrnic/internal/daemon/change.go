@@ -13,7 +13,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -475,10 +475,10 @@ func (d *Daemon) remove(dev *device) {
 }
 
 // Control carries out a change that a client asks for.
-func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
-	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
+func (s *session) Control(req *rpc.ControlRequest, fd int) (taken bool, err error) {
+	key, value := rpc.CString(req.Key[:]), rpc.CString(req.Value[:])
 	switch req.Verb {
-	case abi.ControlCapture, abi.ControlLatency, abi.ControlTrace, abi.ControlRecord:
+	case rpc.ControlCapture, rpc.ControlLatency, rpc.ControlTrace, rpc.ControlRecord:
 		return fd >= 0, s.onlooker(req.Verb, key, value, fd)
 	}
 	if key == "impair" || key == "fault" {
@@ -499,17 +499,17 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 		s.log.Info(key, "verb", req.Verb, "what", value, "uid", s.shm.Peer().UID)
 		return false, nil
 	}
-	force := req.Flags&abi.ControlForce != 0
+	force := req.Flags&rpc.ControlForce != 0
 	var lent *Lent
 	if fd >= 0 {
-		if req.Verb != abi.ControlAdd || key != "port" {
+		if req.Verb != rpc.ControlAdd || key != "port" {
 			return false, syscall.EINVAL
 		}
-		lent = &Lent{FD: fd, TAPKind: port.TAPKind{Offloads: req.Flags&abi.ControlOffloads != 0,
-			UDP: req.Flags&abi.ControlUDP != 0}}
+		lent = &Lent{FD: fd, TAPKind: port.TAPKind{Offloads: req.Flags&rpc.ControlOffloads != 0,
+			UDP: req.Flags&rpc.ControlUDP != 0}}
 	}
 	ctx := s.shm.Context()
-	if req.Verb == abi.ControlReload {
+	if req.Verb == rpc.ControlReload {
 		err = s.d.Reload(ctx, force)
 	} else {
 		err = s.d.Reconfigure(ctx, force, lent, func(c *Config) error {
@@ -533,11 +533,11 @@ func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err erro
 func (s *session) onlooker(verb uint32, key, value string, fd int) (err error) {
 	what := "capture"
 	switch verb {
-	case abi.ControlLatency:
+	case rpc.ControlLatency:
 		what, err = "latency", s.d.measure(strings.Split(value, "\n"), fd)
-	case abi.ControlTrace:
+	case rpc.ControlTrace:
 		what, err = "trace", s.d.trace(value, fd)
-	case abi.ControlRecord:
+	case rpc.ControlRecord:
 		what, err = "record", s.d.record(strings.Split(value, "\n"), fd)
 	default:
 		err = s.d.capture(key, strings.Split(value, "\n"), fd)
@@ -552,21 +552,21 @@ func (s *session) onlooker(verb uint32, key, value string, fd int) (err error) {
 // edit does to c what the verb says.
 func (c *Config) edit(verb uint32, key, value string) error {
 	switch {
-	case key == "device" && verb == abi.ControlAdd:
+	case key == "device" && verb == rpc.ControlAdd:
 		spec, err := ParseDevice(value)
 		c.Devices = append(c.Devices, spec)
 		return err
-	case key == "device" && verb == abi.ControlDel:
+	case key == "device" && verb == rpc.ControlDel:
 		return remove(&c.Devices, "device", value, func(s DeviceSpec) string { return s.Name })
-	case key == "device" && verb == abi.ControlSet:
+	case key == "device" && verb == rpc.ControlSet:
 		return c.setDevice(value)
-	case key == "port" && verb == abi.ControlAdd:
+	case key == "port" && verb == rpc.ControlAdd:
 		spec, err := ParsePort(value)
 		c.Ports = append(c.Ports, spec)
 		return err
-	case key == "port" && verb == abi.ControlDel:
+	case key == "port" && verb == rpc.ControlDel:
 		return remove(&c.Ports, "port", strings.TrimPrefix(value, PortTap.String()+":"), PortSpec.name)
-	case key == "limit" && verb == abi.ControlSet:
+	case key == "limit" && verb == rpc.ControlSet:
 		return c.SetLimit(value)
 	}
 	return fmt.Errorf("%q cannot be changed in this way while the daemon runs", key)

@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -21,15 +22,15 @@ import (
 type idHandler struct {
 	s     *session
 	id    *server.CMID // where events go
-	space uint32       // abi.PSTCP or abi.PSUDP
+	space uint32       // rpc.PSTCP or rpc.PSUDP
 
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
 	mu     sync.Mutex
 	ids    []deviceID      // +checklocks:mu
 	udp    *relay.Relay    // or nil; +checklocks:mu
-	opts   abi.ConnOptions // +checklocks:mu
-	idOpts abi.IDOptions   // +checklocks:mu
+	opts   rpc.ConnOptions // +checklocks:mu
+	idOpts rpc.IDOptions   // +checklocks:mu
 }
 
 // A deviceID is the id of a device's that is behind one of a client's.
@@ -38,9 +39,9 @@ type deviceID struct {
 	cm *vnic.CMID
 }
 
-func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
+func (s *session) CreateID(req *rpc.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
 	want := rdma.RC
-	if req.PS == abi.PSUDP {
+	if req.PS == rpc.PSUDP {
 		want = rdma.UD
 		if !slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool {
 			return sd.dev.roce() && !sd.dev.gone.Load()
@@ -61,7 +62,7 @@ func (h *idHandler) deviceIDs() []deviceID {
 	return h.ids
 }
 
-func (h *idHandler) options() abi.ConnOptions {
+func (h *idHandler) options() rpc.ConnOptions {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.opts
@@ -84,7 +85,7 @@ func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 		return deviceID{}, err
 	}
 	newID := ctx.NewCMID
-	if h.space == abi.PSUDP {
+	if h.space == rpc.PSUDP {
 		newID = ctx.NewDatagramCMID
 	}
 	cm, err := newID(h.onEvent(sd))
@@ -202,9 +203,9 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 		}
 	}
 	if sd == nil {
-		return h.id.Push(abi.CMEvent{
-			Type: abi.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: abi.NoDevice,
-			Dst: abi.MakeSockAddr(dst),
+		return h.id.Push(rpc.CMEvent{
+			Type: rpc.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: rpc.NoDevice,
+			Dst: rpc.MakeSockAddr(dst),
 		})
 	}
 	var b deviceID
@@ -254,7 +255,7 @@ func (h *idHandler) Listen(backlog uint32) error {
 }
 
 // param is what the client asked for, with the id's options where it left something open.
-func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
+func (h *idHandler) param(p *rpc.ConnParam) (rdma.ConnParam, error) {
 	out, ok := p.Get()
 	if !ok {
 		return out, syscall.EINVAL
@@ -272,7 +273,7 @@ func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 	return out, nil
 }
 
-func (h *idHandler) Connect(qp server.QPHandler, p *abi.ConnParam) error {
+func (h *idHandler) Connect(qp server.QPHandler, p *rpc.ConnParam) error {
 	b, q, param, err := h.join(qp, p)
 	if err != nil {
 		return err
@@ -280,7 +281,7 @@ func (h *idHandler) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 	return errno(b.cm.Connect(connectable(q), param))
 }
 
-func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
+func (h *idHandler) Accept(qp server.QPHandler, p *rpc.ConnParam) error {
 	b, q, param, err := h.join(qp, p)
 	if err != nil {
 		return err
@@ -290,7 +291,7 @@ func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 
 // join checks what a connection is to be made of.
 func (h *idHandler) join(
-	qp server.QPHandler, p *abi.ConnParam,
+	qp server.QPHandler, p *rpc.ConnParam,
 ) (b deviceID, q *vnic.QP, param rdma.ConnParam, err error) {
 	if b, err = h.single(); err != nil {
 		return b, nil, param, err
@@ -350,9 +351,9 @@ func (h *idHandler) Disconnect() error {
 // SetOption takes rdma_cm's options of ids, and ours. Paths of InfiniBand are EOPNOTSUPP.
 func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	switch level {
-	case abi.OptLevelID:
+	case rpc.OptLevelID:
 		return h.setOption(name, value)
-	case abi.OptLevelVRNIC:
+	case rpc.OptLevelVRNIC:
 	default:
 		return syscall.EOPNOTSUPP
 	}
@@ -362,7 +363,7 @@ func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 }
 
 // sharing is what an id's options say of the addresses that it binds to.
-func sharing(o abi.IDOptions) vnic.CMSharing {
+func sharing(o rpc.IDOptions) vnic.CMSharing {
 	return vnic.CMSharing{Reuse: o.ReuseAddr, Only6: o.AFOnly}
 }
 
@@ -388,7 +389,7 @@ func (h *idHandler) setOption(name uint32, value []byte) error {
 	return nil
 }
 
-func (h *idHandler) idOptions() abi.IDOptions {
+func (h *idHandler) idOptions() rpc.IDOptions {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.idOpts
@@ -397,9 +398,9 @@ func (h *idHandler) idOptions() abi.IDOptions {
 // InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the
 // later states are entered by connecting, so nothing is asked for them. (A kernel names the rights
 // for RTR too, and its drivers pass over them.)
-func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
-	r := abi.CMInitQPAttrReply{State: state, Port: 1}
-	if h.Query().Device == abi.NoDevice {
+func (h *idHandler) InitQPAttr(state uint32) (rpc.CMInitQPAttrReply, error) {
+	r := rpc.CMInitQPAttrReply{State: state, Port: 1}
+	if h.Query().Device == rpc.NoDevice {
 		return r, syscall.EINVAL
 	}
 	if on, err := h.single(); err == nil && on.sd.dev.roce() {
@@ -407,7 +408,7 @@ func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 	}
 	switch state {
 	case abi.StateInit:
-		r.Mask, r.Access = abi.QPAttrState|abi.QPAttrAccess, initAccess
+		r.Mask, r.Access = rpc.QPAttrState|rpc.QPAttrAccess, initAccess
 	case abi.StateRTR, abi.StateRTS:
 	default:
 		return r, syscall.EINVAL
@@ -418,11 +419,11 @@ func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 // initAccess is what the kernel's iWARP connection manager asks for: remote write and read.
 const initAccess = 1<<1 | 1<<2
 
-func (h *idHandler) Query() abi.CMQueryReply {
+func (h *idHandler) Query() rpc.CMQueryReply {
 	on := h.deviceIDs()
-	r := abi.CMQueryReply{Device: abi.NoDevice}
+	r := rpc.CMQueryReply{Device: rpc.NoDevice}
 	if len(on) > 0 {
-		r.Src, r.Dst = abi.MakeSockAddr(on[0].cm.Local()), abi.MakeSockAddr(on[0].cm.Remote())
+		r.Src, r.Dst = rpc.MakeSockAddr(on[0].cm.Local()), rpc.MakeSockAddr(on[0].cm.Remote())
 	}
 	if len(on) == 1 && !on[0].cm.Local().Addr().IsUnspecified() {
 		r.Device, r.Port = on[0].sd.number, 1
@@ -447,7 +448,7 @@ func (h *idHandler) devices() []*sessionDevice {
 	devs := make([]*sessionDevice, 0, len(all))
 	for _, roce := range []bool{false, true} {
 		for _, sd := range all {
-			if !sd.dev.gone.Load() && sd.dev.roce() == roce && (roce || h.space != abi.PSUDP) {
+			if !sd.dev.gone.Load() && sd.dev.roce() == roce && (roce || h.space != rpc.PSUDP) {
 				devs = append(devs, sd)
 			}
 		}
@@ -492,7 +493,7 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		if !ok {
 			return
 		}
-		out := abi.CMEvent{
+		out := rpc.CMEvent{
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
 		}
 		out.SetConn(&ev.Param)
@@ -501,10 +502,10 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 			out.Path, out.Group = ringAH(&ev.Param.RoCE.Path), ev.Group
 		}
 		if _, ok := errors.AsType[*rdma.RejectedError](ev.Err); ok {
-			out.Flags |= abi.EventByProgram
+			out.Flags |= rpc.EventByProgram
 		}
 		if ev.ID != nil {
-			out.Src, out.Dst = abi.MakeSockAddr(ev.ID.Local()), abi.MakeSockAddr(ev.ID.Remote())
+			out.Src, out.Dst = rpc.MakeSockAddr(ev.ID.Local()), rpc.MakeSockAddr(ev.ID.Remote())
 		}
 		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local",
 			out.Src.AddrPort(), "remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
@@ -523,13 +524,13 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 
 // request offers a new connection to the client as a child id. If its queue is full the peer is
 // refused: the child is closed, on another goroutine, since its handler is what runs here.
-func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent) {
+func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev rpc.CMEvent) {
 	made := false
 	err := h.id.PushRequest(ev, func(id *server.CMID) server.IDHandler {
 		made = true
 		o := h.idOptions()
 		c := &idHandler{s: h.s, id: id, space: h.space, ids: []deviceID{{sd, child}},
-			opts: h.options(), idOpts: abi.IDOptions{TOS: o.TOS, ACKTimeout: o.ACKTimeout}}
+			opts: h.options(), idOpts: rpc.IDOptions{TOS: o.TOS, ACKTimeout: o.ACKTimeout}}
 		child.SetHandler(c.onEvent(sd))
 		return c
 	})

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -169,9 +169,9 @@ func (c *Config) CheckSpecs() error {
 	if len(devices) == 0 {
 		devices = []DeviceSpec{DefaultDevice()}
 	}
-	if len(devices) > abi.MaxDevices {
+	if len(devices) > rpc.MaxDevices {
 		return &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(devices),
-			abi.MaxDevices)}
+			rpc.MaxDevices)}
 	}
 	if err := checkSpecs(devices, c.Ports); err != nil {
 		return &ConfigError{err}

@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -154,7 +155,7 @@ func TestHelperHung(t *testing.T) {
 	mr := e.RegMR(e.pd, page, hungIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 	var qps []*shmtest.RawQP
 	for _, addr := range args[2:] {
-		e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+		e.qp = e.QP(e.pd, e.cq, e.cq, rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
 		e.connect(netip.MustParseAddrPort(addr))
 		qps = append(qps, e.qp)
 	}
@@ -275,7 +276,7 @@ var hangingLends = []struct {
 	lend  func(e *rawEnd, fd int) error
 }{
 	{"memory to share, as it is closed", fuseFlush, func(e *rawEnd, fd int) error {
-		_, err := e.Call(abi.OpAddMem, &abi.AddMemRequest{}, nil, fd)
+		_, err := e.Call(rpc.OpAddMem, &rpc.AddMemRequest{}, nil, fd)
 		return err
 	}},
 	{"own memory, as the page is read that tells whose it is", fuseRead, func(e *rawEnd,
@@ -284,7 +285,7 @@ var hangingLends = []struct {
 		if err != nil {
 			return err
 		}
-		_, err = e.Call(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: shmtest.Addr(page)}, nil,
+		_, err = e.Call(rpc.OpSetMem, &rpc.SetMemRequest{NonceAddr: shmtest.Addr(page)}, nil,
 			e.OpenMem(os.O_RDWR))
 		return err
 	}},
@@ -306,7 +307,7 @@ func TestHelperLends(t *testing.T) {
 	e := &rawEnd{RawClient: shmtest.NewRaw(t, args[0]).Hello()}
 	ctx := e.Ctx(0)
 	e.pd, e.cq = e.PD(ctx), e.CQ(ctx, 8, 0)
-	e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+	e.qp = e.QP(e.pd, e.cq, e.cq, rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
 	e.connect(netip.MustParseAddrPort(args[1]))
 	if err := hangingLends[n].lend(e, fd); errors.Is(err, shmtest.ErrHungUp) {
 		daemontest.Tell("ended")

@@ -13,7 +13,7 @@ import (
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -184,8 +184,8 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 		if s.TUN == "" {
 			own++
 		}
-		if err == nil && own > abi.MaxDevices {
-			err = fmt.Errorf("a daemon has at most %d devices; add ,tun=NAME", abi.MaxDevices)
+		if err == nil && own > rpc.MaxDevices {
+			err = fmt.Errorf("a daemon has at most %d devices; add ,tun=NAME", rpc.MaxDevices)
 		}
 		if err != nil {
 			return fmt.Errorf("ipoib %s: %w", s.Name, err)

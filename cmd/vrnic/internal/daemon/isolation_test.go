@@ -22,6 +22,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -128,21 +129,21 @@ func newRawClient(t *testing.T, socket string) *rawClient {
 	}
 	t.Cleanup(func() { c.Close() })
 	r := &rawClient{t: t, c: c}
-	hello := abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
-	if errno := r.call(abi.OpHello, &hello, &abi.HelloReply{}); errno != 0 {
+	hello := rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
+	if errno := r.call(rpc.OpHello, &hello, &rpc.HelloReply{}); errno != 0 {
 		t.Fatalf("HELLO: %v", errno)
 	}
 	return r
 }
 
 // call makes a request and returns the errno of its reply; descriptors are closed.
-func (r *rawClient) call(op abi.Op, req, rep abi.Message) syscall.Errno {
+func (r *rawClient) call(op rpc.Op, req, rep rpc.Message) syscall.Errno {
 	r.t.Helper()
 	r.seq++
-	if _, err := r.c.Write(abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.seq}, req)); err != nil {
+	if _, err := r.c.Write(rpc.AppendMessage(nil, rpc.Header{Op: op, Seq: r.seq}, req)); err != nil {
 		r.t.Fatalf("%v: %v", op, err)
 	}
-	b, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
+	b, oob := make([]byte, rpc.MaxMessage), make([]byte, 64)
 	n, oobn, _, _, err := r.c.ReadMsgUnix(b, oob)
 	if err != nil || n == 0 {
 		r.t.Fatalf("%v: no reply: %v", op, errors.Join(err, io.EOF))
@@ -155,12 +156,12 @@ func (r *rawClient) call(op abi.Op, req, rep abi.Message) syscall.Errno {
 			}
 		}
 	}
-	h, body, err := abi.ParseMessage(b[:n])
+	h, body, err := rpc.ParseMessage(b[:n])
 	if err != nil {
 		r.t.Fatalf("%v: %v", op, err)
 	}
 	if h.Status == 0 {
-		if err := abi.Decode(body, rep); err != nil {
+		if err := rpc.Decode(body, rep); err != nil {
 			r.t.Fatalf("%v: %v", op, err)
 		}
 	}
@@ -176,45 +177,45 @@ func TestHandlesOfOthers(t *testing.T) {
 	}
 	r := newRawClient(t, d.Socket())
 	// The attacker's own context, so that it fails for the handles only.
-	var ctx abi.CtxOpenReply
-	var pd abi.AllocPDReply
-	var cq abi.CreateCQReply
-	if errno := r.call(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx); errno != 0 {
+	var ctx rpc.CtxOpenReply
+	var pd rpc.AllocPDReply
+	var cq rpc.CreateCQReply
+	if errno := r.call(rpc.OpCtxOpen, &rpc.CtxOpenRequest{}, &ctx); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
+	if errno := r.call(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
+	if errno := r.call(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
 		t.Fatal(errno)
 	}
 	for h := range uint32(8) {
-		for _, op := range []abi.Op{
-			abi.OpDelMem, abi.OpDeregMR, abi.OpDestroyQP, abi.OpQueryQP, abi.OpDestroyChan,
-			abi.OpCMDestroyID, abi.OpCMDestroyChan, abi.OpCMDisconnect, abi.OpCMQuery, abi.OpCMGetEvent,
-			abi.OpDeallocMW, abi.OpQuerySRQ, abi.OpDestroySRQ,
+		for _, op := range []rpc.Op{
+			rpc.OpDelMem, rpc.OpDeregMR, rpc.OpDestroyQP, rpc.OpQueryQP, rpc.OpDestroyChan,
+			rpc.OpCMDestroyID, rpc.OpCMDestroyChan, rpc.OpCMDisconnect, rpc.OpCMQuery, rpc.OpCMGetEvent,
+			rpc.OpDeallocMW, rpc.OpQuerySRQ, rpc.OpDestroySRQ,
 		} {
-			if errno := r.call(op, &abi.HandleRequest{Handle: h}, &abi.CMEvent{}); errno != syscall.ENOENT {
+			if errno := r.call(op, &rpc.HandleRequest{Handle: h}, &rpc.CMEvent{}); errno != syscall.ENOENT {
 				t.Errorf("%v of handle %d: %v, want %v", op, h, errno, syscall.ENOENT)
 			}
 		}
 		for what, errno := range map[string]syscall.Errno{
-			"MODIFY_QP": r.call(abi.OpModifyQP, &abi.ModifyQPRequest{
-				QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.Empty{}),
-			"REG_MR of a mem": r.call(abi.OpRegMR, &abi.RegMRRequest{PD: pd.PD,
-				Mode: abi.ModeShared, Mem: h, Length: 64, Access: 1}, &abi.RegMRReply{}),
-			"REREG_MR": r.call(abi.OpReregMR, &abi.ReregMRRequest{
-				MR: h, Flags: abi.ReregAccess}, &abi.RegMRReply{}),
-			"MODIFY_SRQ": r.call(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: h},
-				&abi.Empty{}),
-			"CM_MIGRATE": r.call(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: h, Chan: h},
-				&abi.CMMigrateReply{}),
-			"CM_INIT_QP_ATTR": r.call(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: h, State: 1},
-				&abi.CMInitQPAttrReply{}),
-			"CM_BIND": r.call(abi.OpCMBind, &abi.CMBindRequest{
-				ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.Empty{}),
-			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, &abi.CMCreateIDRequest{
-				Chan: h, PS: abi.PSTCP, Type: 2}, &abi.CMCreateIDReply{}),
+			"MODIFY_QP": r.call(rpc.OpModifyQP, &rpc.ModifyQPRequest{
+				QP: h, Mask: rpc.ModifyQPState, State: abi.StateErr}, &rpc.Empty{}),
+			"REG_MR of a mem": r.call(rpc.OpRegMR, &rpc.RegMRRequest{PD: pd.PD,
+				Mode: rpc.ModeShared, Mem: h, Length: 64, Access: 1}, &rpc.RegMRReply{}),
+			"REREG_MR": r.call(rpc.OpReregMR, &rpc.ReregMRRequest{
+				MR: h, Flags: rpc.ReregAccess}, &rpc.RegMRReply{}),
+			"MODIFY_SRQ": r.call(rpc.OpModifySRQ, &rpc.ModifySRQRequest{SRQ: h},
+				&rpc.Empty{}),
+			"CM_MIGRATE": r.call(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: h, Chan: h},
+				&rpc.CMMigrateReply{}),
+			"CM_INIT_QP_ATTR": r.call(rpc.OpCMInitQPAttr, &rpc.CMInitQPAttrRequest{ID: h, State: 1},
+				&rpc.CMInitQPAttrReply{}),
+			"CM_BIND": r.call(rpc.OpCMBind, &rpc.CMBindRequest{
+				ID: h, Addr: rpc.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &rpc.Empty{}),
+			"CM_CREATE_ID on a channel": r.call(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{
+				Chan: h, PS: rpc.PSTCP, Type: 2}, &rpc.CMCreateIDReply{}),
 		} {
 			if errno != syscall.ENOENT {
 				t.Errorf("%s of handle %d: %v, want %v", what, h, errno, syscall.ENOENT)
@@ -222,34 +223,34 @@ func TestHandlesOfOthers(t *testing.T) {
 		}
 		if h != pd.PD {
 			for what, errno := range map[string]syscall.Errno{
-				"ALLOC_MW": r.call(abi.OpAllocMW, &abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
-				"ALLOC_MR": r.call(abi.OpAllocMR, &abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
-				"CREATE_SRQ": r.call(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: h, MaxWR: 1},
-					&abi.CreateSRQReply{}),
+				"ALLOC_MW": r.call(rpc.OpAllocMW, &rpc.AllocMWRequest{PD: h, Type: 1}, &rpc.AllocMWReply{}),
+				"ALLOC_MR": r.call(rpc.OpAllocMR, &rpc.AllocMRRequest{PD: h, MaxLen: 1}, &rpc.RegMRReply{}),
+				"CREATE_SRQ": r.call(rpc.OpCreateSRQ, &rpc.CreateSRQRequest{PD: h, MaxWR: 1},
+					&rpc.CreateSRQReply{}),
 			} {
 				if errno != syscall.ENOENT {
 					t.Errorf("%s in PD %d: %v, want %v", what, h, errno, syscall.ENOENT)
 				}
 			}
-			if errno := r.call(abi.OpDeallocPD, &abi.HandleRequest{Handle: h}, &abi.Empty{}); errno !=
+			if errno := r.call(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: h}, &rpc.Empty{}); errno !=
 				syscall.ENOENT {
 				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
 			}
 		}
 	}
 	// A QP of somebody else is not found by its number either.
-	var ch abi.CMCreateChanReply
-	var id abi.CMCreateIDReply
-	if errno := r.call(abi.OpCMCreateChan, &abi.Empty{}, &ch); errno != 0 {
+	var ch rpc.CMCreateChanReply
+	var id rpc.CMCreateIDReply
+	if errno := r.call(rpc.OpCMCreateChan, &rpc.Empty{}, &ch); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2},
+	if errno := r.call(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP, Type: 2},
 		&id); errno != 0 {
 		t.Fatal(errno)
 	}
-	connect := abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: abi.ConnParam{QPN: victim.QP.Num()}}
-	for _, op := range []abi.Op{abi.OpCMConnect, abi.OpCMAccept} {
-		if errno := r.call(op, &connect, &abi.Empty{}); errno != syscall.ENOENT {
+	connect := rpc.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: rpc.ConnParam{QPN: victim.QP.Num()}}
+	for _, op := range []rpc.Op{rpc.OpCMConnect, rpc.OpCMAccept} {
+		if errno := r.call(op, &connect, &rpc.Empty{}); errno != syscall.ENOENT {
 			t.Errorf("%v with the victim's QP: %v, want %v", op, errno, syscall.ENOENT)
 		}
 	}

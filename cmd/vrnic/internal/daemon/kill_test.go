@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // The points of its life at which a client is killed.
@@ -109,7 +110,7 @@ func TestHelperClient(t *testing.T) {
 func ownTraffic(t *testing.T, socket, device string, addr netip.AddrPort) {
 	const size, depth = 1 << 20, 4
 	e := newRawPartsAt(t, socket, map[string]uint32{"vrnic0": 0, "vrnic1": 1}[device], depth*size)
-	e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	e.qp = e.QP(e.pd, e.cq, e.cq, rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
 	established := e.connect(addr)
 	private, _ := established.Param.PrivateData()
 	there, rkey := parseKey(t, private)

@@ -17,7 +17,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/detour"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/fault"
 )
@@ -32,7 +32,7 @@ func (d *Daemon) capture(snap string, names []string, fd int) error {
 	if err != nil {
 		return err
 	}
-	n, requests, err := abi.ParseCaptureKey(snap)
+	n, requests, err := rpc.ParseCaptureKey(snap)
 	if err != nil || n < 1 || n > frame.MaxLen {
 		return errors.Join(fmt.Errorf("%q octets of packets cannot be captured", snap), conn.Close())
 	}
@@ -188,9 +188,9 @@ func (d *Daemon) captured(names []string) (ports []capture.Port, err error) {
 // impair begins an impairment, or ends some.
 func (d *Daemon) impair(verb uint32, value string) error {
 	switch verb {
-	case abi.ControlDel:
+	case rpc.ControlDel:
 		return d.impaired.End(value)
-	case abi.ControlSet:
+	case rpc.ControlSet:
 		o, err := lab.ParseOrder(value)
 		if err != nil {
 			return err
@@ -207,9 +207,9 @@ func (d *Daemon) impair(verb uint32, value string) error {
 // fault begins faults, SEED and then their lines, or ends those of a device.
 func (d *Daemon) fault(verb uint32, value string) error {
 	switch verb {
-	case abi.ControlDel:
+	case rpc.ControlDel:
 		return d.faults.End(value)
-	case abi.ControlSet:
+	case rpc.ControlSet:
 		head, lines, _ := strings.Cut(value, "\n")
 		seed, err := strconv.ParseUint(head, 10, 64)
 		if err != nil {
@@ -243,7 +243,7 @@ func (d *Daemon) faulty(name string) *fault.Target {
 	}
 	return &fault.Target{Device: dev.vnic, Quiet: func(on bool) { d.hush(dev, on) }, Gone: func() {
 		err := d.Reconfigure(context.Background(), true, nil, func(c *Config) error {
-			return c.edit(abi.ControlDel, "device", name)
+			return c.edit(rpc.ControlDel, "device", name)
 		})
 		if err != nil {
 			d.log.Warn("a device that was to go has not", "device", name, "err", err)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -418,19 +418,19 @@ func (sd *sessionDevice) visible(all bool) (*vnic.Context, bool) {
 func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 	var of func(dev *device, ctx *vnic.Context) iter.Seq[any]
 	switch kind {
-	case abi.ListPort:
+	case rpc.ListPort:
 		return only(all, s.d.portRows()), nil
-	case abi.ListNetif:
+	case rpc.ListNetif:
 		return only(all, s.d.ipoibRows()), nil
-	case abi.ListConfig:
+	case rpc.ListConfig:
 		return only(all, s.d.configRows()), nil
-	case abi.ListImpair:
+	case rpc.ListImpair:
 		return only(all, s.d.impaired.Rows()), nil
-	case abi.ListFault:
+	case rpc.ListFault:
 		return only(all, s.d.faults.Rows()), nil
-	case abi.ListDaemon:
+	case rpc.ListDaemon:
 		return only(all, func(yield func(any) bool) { yield(s.d.newDaemonRow()) }), nil
-	case abi.ListDev:
+	case rpc.ListDev:
 		return func(yield func(any) bool) {
 			for _, sd := range s.listed() {
 				if !yield(sd.dev.row(all)) {
@@ -438,7 +438,7 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 				}
 			}
 		}, nil
-	case abi.ListQP:
+	case rpc.ListQP:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
 				if dev.roce() {
@@ -447,46 +447,46 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 				return dev.newQPRow(i)
 			})
 		}
-	case abi.ListMR:
+	case rpc.ListMR:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return both(as(dev.vnic.EachMR(ctx), func(i *vnic.MRInfo) any {
 				return mrRow{i.Dev, i.Kind, i.Handle, i.PD, hexKey(i.LKey), hexKey(i.RKey),
 					fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, i.Valid, i.Users, ownerOf(i.Owner)}
 			}), eachMW(dev, ctx))
 		}
-	case abi.ListMW:
+	case rpc.ListMW:
 		of = eachMW
-	case abi.ListCtx:
+	case rpc.ListCtx:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachContext(ctx), func(i *vnic.ContextInfo) any {
 				return ctxRow{i.Dev, i.Number, ownerOf(i.Owner)}
 			})
 		}
-	case abi.ListPD:
+	case rpc.ListPD:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachPD(ctx), func(i *vnic.PDInfo) any {
 				return pdRow{i.Dev, i.Handle, i.Context, i.MRs, i.MWs, i.QPs, i.SRQs, i.AHs,
 					ownerOf(i.Owner)}
 			})
 		}
-	case abi.ListSRQ:
+	case rpc.ListSRQ:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
 				return srqRow{i.Dev, i.Num, i.PD, i.MaxWR, i.Posted, i.Limit, i.QPs, ownerOf(i.Owner)}
 			})
 		}
-	case abi.ListPeer:
+	case rpc.ListPeer:
 		return only(all, s.eachDevice(true, func(dev *device, _ *vnic.Context) iter.Seq[any] {
 			return as(slices.Values(dev.vnic.Peers()), func(i *vnic.PeerInfo) any { return newPeerRow(i) })
 		})), nil
-	case abi.ListCQ:
+	case rpc.ListCQ:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachCQ(ctx), func(i *vnic.CQInfo) any {
 				return cqRow{i.Dev, i.Handle, i.Context, i.Depth, i.Queues, i.Pushed, i.Overrun,
 					ownerOf(i.Owner)}
 			})
 		}
-	case abi.ListGID:
+	case rpc.ListGID:
 		return func(yield func(any) bool) {
 			for _, sd := range s.listed() {
 				for _, row := range sd.dev.gids() {
@@ -496,7 +496,7 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 				}
 			}
 		}, nil
-	case abi.ListCM:
+	case rpc.ListCM:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachCM(ctx), func(i *vnic.CMInfo) any { return newCMRow(i) })
 		}

@@ -6,9 +6,9 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/fault"
@@ -76,7 +76,7 @@ type cqHandler struct {
 	late *adversary.Completions // or nil
 }
 
-func (h *cqHandler) source() asyncSource { return asyncSource{abi.ObjCQ, h.cq.Handle()} }
+func (h *cqHandler) source() asyncSource { return asyncSource{rpc.ObjCQ, h.cq.Handle()} }
 
 func (h *cqHandler) Resize(size int) error {
 	if err := h.sd.dev.card().CheckCQ(uint32(size/2 + 1)); err != nil { // the least it was asked for
@@ -113,7 +113,7 @@ func (h *pdHandler) Close() error {
 // RegMR registers a part of a mapping that the client lent (mode 1), or its own memory (mode 0):
 // that can hang, but LendMem came before it.
 func (h *pdHandler) RegMR(
-	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
+	req *rpc.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
 ) (server.MRHandler, error) {
 	if err := h.c.sd.fails(fault.RegMR); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (h *pdHandler) RegMR(
 	}
 	var region vnic.Region
 	switch req.Mode {
-	case abi.ModeShared:
+	case rpc.ModeShared:
 		// shm keeps the mapping until the MR's Close has returned; this keeps it for as long as
 		// the RNIC uses it, whatever comes first.
 		if !mem.Acquire() {
@@ -136,7 +136,7 @@ func (h *pdHandler) RegMR(
 		} else {
 			region.Lent = vnic.Lent{Mem: req.Mem, Offset: req.Offset}
 		}
-	case abi.ModeApp:
+	case rpc.ModeApp:
 		region.Mem = h.c.sd.dev.memory(appMemory{mem})
 	default:
 		return nil, syscall.EINVAL
@@ -230,7 +230,7 @@ func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
 func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 
 func (h *pdHandler) CreateSRQ(
-	req *abi.CreateSRQRequest, rings *ring.DaemonSRQ,
+	req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ,
 ) (server.SRQHandler, error) {
 	if err := h.c.sd.fails(fault.CreateSRQ); err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ type srqHandler struct {
 	srq *vnic.SRQ
 }
 
-func (h *srqHandler) source() asyncSource { return asyncSource{abi.ObjSRQ, h.srq.Num()} }
+func (h *srqHandler) source() asyncSource { return asyncSource{rpc.ObjSRQ, h.srq.Num()} }
 
 func (h *srqHandler) SetLimit(n uint32) error { return errno(h.srq.SetLimit(int(n))) }
 

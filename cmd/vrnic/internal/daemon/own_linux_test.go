@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -57,8 +58,8 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 				t.Errorf("%v on %s: the connection ended with %v, want a Terminate of the peer's", op,
 					device, err)
 			}
-			if _, err := a.Call(abi.OpQueryQP, &abi.HandleRequest{Handle: a.qp.QPN},
-				&abi.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
+			if _, err := a.Call(rpc.OpQueryQP, &rpc.HandleRequest{Handle: a.qp.QPN},
+				&rpc.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
 				t.Errorf("%v on %s: the session has ended", op, device)
 			}
 		}

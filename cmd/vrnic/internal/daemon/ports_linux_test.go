@@ -18,7 +18,7 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -142,8 +142,8 @@ func TestRoCEPortDown(t *testing.T) {
 		if ev, err := dev.NextAsyncEvent(ctx); err != nil || ev.Type != event {
 			t.Fatalf("down %t: %+v, %v, want %v", down, ev, err, event)
 		}
-		var port abi.QueryPortReply
-		r.Must(abi.OpQueryPort, &abi.QueryPortRequest{Device: 0, Port: 1}, &port)
+		var port rpc.QueryPortReply
+		r.Must(rpc.OpQueryPort, &rpc.QueryPortRequest{Device: 0, Port: 1}, &port)
 		if port.State != state || port.PhysState != phys || port.LinkLayer != 2 {
 			t.Errorf("down %t: state %d, physical %d: want %d and %d", down, port.State, port.PhysState,
 				state, phys)

@@ -5,9 +5,9 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/fault"
@@ -26,7 +26,7 @@ type qpHandler struct {
 	direct *direct.End
 }
 
-func (h *pdHandler) Depths(asked abi.QPCaps) (send, recv uint32) {
+func (h *pdHandler) Depths(asked rpc.QPCaps) (send, recv uint32) {
 	return h.c.sd.dev.card().QPDepths(&asked)
 }
 
@@ -45,7 +45,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
 	q.direct = &direct.End{Program: q.sd.s.shm, Rings: p.Rings, SendCQ: send.sink.ring,
 		RecvCQ: recv.sink.ring, Domain: h.domain, RoCE: q.roce, Log: q.sd.s.log}
-	if p.Type != abi.TypeRC && !q.roce {
+	if p.Type != rpc.TypeRC && !q.roce {
 		return nil, syscall.EOPNOTSUPP
 	}
 	defer func() {
@@ -53,7 +53,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 			_ = q.closeSlabs() // nothing uses them
 		}
 	}()
-	sq := &sendQueue{ring: &p.Rings.SQ, datagrams: p.Type == abi.TypeUD}
+	sq := &sendQueue{ring: &p.Rings.SQ, datagrams: p.Type == rpc.TypeUD}
 	if mr, err := h.registerSlab(p.Rings.TxSlabMem(), 0); err != nil {
 		return nil, errno(err)
 	} else if mr != nil {
@@ -95,7 +95,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 		recv.sink.slabs.set(q.qp.Num(), slab)
 	}
 	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
-	if p.Type == abi.TypeRC && p.SRQ == nil {
+	if p.Type == rpc.TypeRC && p.SRQ == nil {
 		q.sd.dev.direct.Add(q.direct, q.qp)
 		q.sd.keep(q.direct)
 	}
@@ -111,7 +111,7 @@ func (h *qpHandler) closeSlabs() error {
 	return nil
 }
 
-func (h *qpHandler) source() asyncSource { return asyncSource{abi.ObjQP, h.qp.Num()} }
+func (h *qpHandler) source() asyncSource { return asyncSource{rpc.ObjQP, h.qp.Num()} }
 
 // onState runs inside the QP, on each change.
 func (h *qpHandler) onState(s rdma.QPState) {
@@ -125,7 +125,7 @@ func (h *qpHandler) onState(s rdma.QPState) {
 
 // Direct implements server.QPHandler.
 func (h *qpHandler) Direct(alloc func(int) (*osmem.Region, int, func(), error),
-	rep *abi.DirectReply,
+	rep *rpc.DirectReply,
 ) (fd int, err error) {
 	fd, second, covered, err := h.direct.Pair(alloc)
 	if second {
@@ -168,11 +168,11 @@ func (h *qpHandler) Expect() bool {
 // Linger implements vnic.Lingerer.
 func (h *qpHandler) Linger(more func() bool) { h.sd.s.shm.Linger(more) }
 
-func (h *qpHandler) Modify(req *abi.ModifyQPRequest) error {
+func (h *qpHandler) Modify(req *rpc.ModifyQPRequest) error {
 	if h.roce {
 		return h.modifyRoCE(req)
 	}
-	if req.Mask&^abi.ModifyQPState != 0 {
+	if req.Mask&^rpc.ModifyQPState != 0 {
 		return syscall.EINVAL
 	}
 	if req.Mask == 0 {
@@ -195,7 +195,7 @@ func (h *qpHandler) flush() {
 	h.recvCQ.flush()
 }
 
-func (h *qpHandler) Query(r *abi.QueryQPReply) {
+func (h *qpHandler) Query(r *rpc.QueryQPReply) {
 	if a, err := h.qp.Query(); err == nil {
 		r.Attr = ringAttr(&a)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -32,7 +33,7 @@ const (
 	capMWType2B     = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
 
-func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
+func (s *session) QueryDevice(number uint32) (*rpc.QueryDeviceReply, error) {
 	sd, err := s.device(number)
 	if err == syscall.ENODEV && s.shm.TellsGone() && s.numbered(number) {
 		return nil, syscall.ENXIO
@@ -43,8 +44,8 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 	d := sd.dev
 	l := d.vnic.Config().Limits
 	own := clientLimits(s.shm.Limits())
-	r := &abi.QueryDeviceReply{
-		Name:      abi.MakeDeviceName(d.spec.Name),
+	r := &rpc.QueryDeviceReply{
+		Name:      rpc.MakeDeviceName(d.spec.Name),
 		GUID:      guid(d.mac),
 		MaxMRLen:  l.MRLen,
 		MAC:       d.mac,
@@ -67,22 +68,22 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		AtomicCap: atomicHCA,
 		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}
-	r.NodeType = abi.NodeRNIC
+	r.NodeType = rpc.NodeRNIC
 	copy(r.FWVersion[:], firmwareVersion)
 	if d.roce() {
-		r.NodeType = abi.NodeCA
+		r.NodeType = rpc.NodeCA
 		r.MaxAH, r.MaxGroups, r.MaxGroupQPs = maxAH, vnic.MaxGroups, vnic.MaxGroupMembers
 	}
 	addrs := d.addrs
-	for i, p := range addrs[:min(len(addrs), abi.MaxAddrs)] {
-		r.Addrs[i] = abi.MakePrefix(p)
+	for i, p := range addrs[:min(len(addrs), rpc.MaxAddrs)] {
+		r.Addrs[i] = rpc.MakePrefix(p)
 		r.NumAddrs++
 	}
 	d.card().Describe(r)
 	return r, nil
 }
 
-func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
+func (s *session) QueryPort(number, port uint32) (*rpc.QueryPortReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
 	if !sd.dev.vnic.PortActive() {
 		state, phys = portDown, physDisabled // as siw says it
 	}
-	r := &abi.QueryPortReply{
+	r := &rpc.QueryPortReply{
 		State: state, MaxMTU: ibMTU(maxMTU), ActiveMTU: mtu, GIDs: 1, MaxMsg: maxMessage,
 		LinkLayer: linkEthernet, Width: width4X, Speed: speedEDR, PhysState: phys,
 	}
@@ -118,7 +119,7 @@ func ibMTU(n int) uint32 {
 
 // QueryGID: entry 0 of an RNIC's table is its MAC address, zero padded, as siw has it. A RoCE
 // device has its own.
-func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, error) {
+func (s *session) QueryGID(number, port, index uint32) (*rpc.QueryGIDReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
@@ -128,18 +129,18 @@ func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, erro
 	}
 	if sd.dev.roce() {
 		if _, gids := sd.dev.vnic.RoCEPort(); int(index) >= gids && index < sd.dev.card().GIDs {
-			return &abi.QueryGIDReply{}, nil // the card's table is longer
+			return &rpc.QueryGIDReply{}, nil // the card's table is longer
 		}
 		e, err := sd.dev.vnic.GID(int(index))
 		if err != nil {
 			return nil, errno(err)
 		}
-		return &abi.QueryGIDReply{GID: e.GID, Type: uint32(e.Type)}, nil
+		return &rpc.QueryGIDReply{GID: e.GID, Type: uint32(e.Type)}, nil
 	}
 	if index != 0 {
 		return nil, syscall.EINVAL
 	}
-	r := &abi.QueryGIDReply{}
+	r := &rpc.QueryGIDReply{}
 	copy(r.GID[:], sd.dev.mac[:])
 	return r, nil
 }

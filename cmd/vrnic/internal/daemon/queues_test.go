@@ -9,17 +9,18 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // newRings makes a QP's rings on the heap: the RNIC's end and the client's.
 func newRings(t *testing.T) (*ring.DaemonQP, *ring.ClientQP) {
 	t.Helper()
-	caps, ok := abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4,
+	caps, ok := rpc.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4,
 		MaxInline: 128}.Round(64, false)
 	if !ok {
 		t.Fatal("the caps do not round")
 	}
-	l := abi.NewQPLayout(caps)
+	l := caps.Layout()
 	mem := make([]byte, l.Size())
 	rings := ring.NewDaemonQP(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
 	client, err := ring.OpenClientQP(mem)

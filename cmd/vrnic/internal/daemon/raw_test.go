@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
@@ -28,17 +29,17 @@ type rawEnd struct {
 	srq *shmtest.RawSRQ // or nil
 	ext bool            // connects with the messages of RFC 7306
 	buf []byte
-	mr  abi.RegMRReply
+	mr  rpc.RegMRReply
 }
 
 // rawIOVA is what a rawEnd calls the first octet of its region: not its address.
 const rawIOVA = 0x7000_0000_0000
 
 func newRawEnd(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
-	return newRawEndOf(t, d, size, abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	return newRawEndOf(t, d, size, rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
 }
 
-func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps abi.QPCaps) *rawEnd {
+func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps rpc.QPCaps) *rawEnd {
 	e := newRawParts(t, d, size)
 	e.qp = e.QP(e.pd, e.cq, e.cq, caps)
 	return e
@@ -63,34 +64,34 @@ func newRawPartsAt(t *testing.T, socket string, dev uint32, size int) *rawEnd {
 }
 
 // sharedQP makes an SRQ, if e has none yet, and a QP on it.
-func (e *rawEnd) sharedQP(caps abi.QPCaps) {
+func (e *rawEnd) sharedQP(caps rpc.QPCaps) {
 	e.T.Helper()
 	if e.srq == nil {
 		e.srq = e.SRQ(e.pd, 16, 2)
 	}
-	e.qp = e.NewQP(abi.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle,
+	e.qp = e.NewQP(rpc.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle,
 		SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
 }
 
 // connect connects e to a listener at addr.
-func (e *rawEnd) connect(addr netip.AddrPort) (established abi.CMEvent) {
+func (e *rawEnd) connect(addr netip.AddrPort) (established rpc.CMEvent) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
-	e.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
-		Src: abi.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}),
-			0)), Dst: abi.MakeSockAddr(addr)}, nil)
-	e.WantEvent(ch, abi.EvAddrResolved)
-	e.Must(abi.OpCMResolveRoute, &abi.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
-	e.WantEvent(ch, abi.EvRouteResolved)
+	e.Must(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
+		Src: rpc.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}),
+			0)), Dst: rpc.MakeSockAddr(addr)}, nil)
+	e.WantEvent(ch, rpc.EvAddrResolved)
+	e.Must(rpc.OpCMResolveRoute, &rpc.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
+	e.WantEvent(ch, rpc.EvRouteResolved)
 	if e.ext {
-		opt := &abi.CMSetOptionRequest{ID: id, Level: abi.OptLevelVRNIC, Name: abi.OptExtensions, Len: 4}
+		opt := &rpc.CMSetOptionRequest{ID: id, Level: rpc.OptLevelVRNIC, Name: rpc.OptExtensions, Len: 4}
 		opt.Value[0] = 1
-		e.Must(abi.OpCMSetOption, opt, nil)
+		e.Must(rpc.OpCMSetOption, opt, nil)
 	}
-	e.Must(abi.OpCMConnect, &abi.CMConnectRequest{ID: id, PD: e.pd, Param: abi.ConnParam{
-		QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault,
+	e.Must(rpc.OpCMConnect, &rpc.CMConnectRequest{ID: id, PD: e.pd, Param: rpc.ConnParam{
+		QPN: e.qp.QPN, IRD: rpc.ReadsDefault, ORD: rpc.ReadsDefault,
 	}}, nil)
-	return e.WantEvent(ch, abi.EvEstablished)
+	return e.WantEvent(ch, rpc.EvEstablished)
 }
 
 func (e *rawEnd) sge(off, n int) func(w *abi.SendWQE) {
@@ -184,8 +185,8 @@ func TestOwnMemory(t *testing.T) {
 			b.Check("Write and Read back", 0, size, 9)
 
 			// A hole in it is the client's own fault: EFAULT becomes WCLocProt (ABI 6.6).
-			var mr abi.RegMRReply
-			a.Must(abi.OpRegMR, &abi.RegMRRequest{PD: a.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 4096,
+			var mr rpc.RegMRReply
+			a.Must(rpc.OpRegMR, &rpc.RegMRRequest{PD: a.pd, Mode: rpc.ModeApp, Addr: 1 << 20, Length: 4096,
 				IOVA: rawIOVA}, &mr)
 			a.qp.PostSend(func(w *abi.SendWQE) {
 				a.sge(0, 4096)(w)
@@ -278,7 +279,7 @@ func TestViolation(t *testing.T) {
 			wantSoon(t, time.Second, func() time.Duration {
 				peer := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
 				e := newRawParts(t, d, 4096)
-				caps := abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
+				caps := rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
 				if strings.Contains(tt.name, "SRQ") {
 					e.sharedQP(caps)
 				} else {
@@ -318,8 +319,8 @@ func TestEventsNotTaken(t *testing.T) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
 	addr := netip.MustParseAddrPort("10.77.0.2:4000")
-	e.Must(abi.OpCMBind, &abi.CMBindRequest{ID: id, Addr: abi.MakeSockAddr(addr)}, nil)
-	e.Must(abi.OpCMListen, &abi.CMListenRequest{ID: id}, nil)
+	e.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: id, Addr: rpc.MakeSockAddr(addr)}, nil)
+	e.Must(rpc.OpCMListen, &rpc.CMListenRequest{ID: id}, nil)
 
 	dev := daemontest.Open(t, d.Dial(), "vrnic1")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -361,7 +362,7 @@ func TestOwnMemorySRQ(t *testing.T) {
 	for i := range peers {
 		peers[i] = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), []string{"vrnic0", "vrnic1"}[i]),
 			4096)
-		e.sharedQP(abi.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
+		e.sharedQP(rpc.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
 		qps[i] = e.qp
 		addr, accepted := accept(t, peers[i])
 		e.connect(addr)
@@ -430,10 +431,10 @@ func TestOwnMemoryOps(t *testing.T) {
 			a.ext = true
 			a.connect(addr)
 			accepted()
-			var mw abi.AllocMWReply
-			var mr abi.RegMRReply
-			a.Must(abi.OpAllocMW, &abi.AllocMWRequest{PD: a.pd, Type: 2}, &mw)
-			a.Must(abi.OpAllocMR, &abi.AllocMRRequest{PD: a.pd, MaxLen: 64}, &mr)
+			var mw rpc.AllocMWReply
+			var mr rpc.RegMRReply
+			a.Must(rpc.OpAllocMW, &rpc.AllocMWRequest{PD: a.pd, Type: 2}, &mw)
+			a.Must(rpc.OpAllocMR, &rpc.AllocMRRequest{PD: a.pd, MaxLen: 64}, &mr)
 			want := func(op uint32) abi.CQE {
 				t.Helper()
 				e := a.Next(a.cq)

@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -23,7 +24,7 @@ func (h *ahHandler) Key() uint32  { return h.ah.Handle() }
 func (h *ahHandler) Close() error { return errno(h.ah.Close()) }
 
 // CreateAH: the RNIC looks whether the attributes can be.
-func (h *pdHandler) CreateAH(attr *abi.AHAttr) (server.AHHandler, error) {
+func (h *pdHandler) CreateAH(attr *rpc.AHAttr) (server.AHHandler, error) {
 	a, err := ahAttr(attr)
 	if err != nil {
 		return nil, err
@@ -39,30 +40,30 @@ func (h *qpHandler) Attach(group [16]byte) error { return errno(h.qp.AttachMulti
 func (h *qpHandler) Detach(group [16]byte) error { return errno(h.qp.DetachMulticast(group)) }
 
 // ahAttr is a as the RNIC has it.
-func ahAttr(a *abi.AHAttr) (rdma.AHAttr, error) {
-	if a.Flags&^abi.AHGlobal != 0 || a.Port > 0xff {
+func ahAttr(a *rpc.AHAttr) (rdma.AHAttr, error) {
+	if a.Flags&^rpc.AHGlobal != 0 || a.Port > 0xff {
 		return rdma.AHAttr{}, syscall.EINVAL
 	}
 	return rdma.AHAttr{
 		GID: a.GID, GIDIndex: a.GIDIndex, HopLimit: a.HopLimit, TrafficClass: a.TrafficClass,
-		FlowLabel: a.FlowLabel, SL: a.SL, Port: uint8(a.Port), Global: a.Flags&abi.AHGlobal != 0,
+		FlowLabel: a.FlowLabel, SL: a.SL, Port: uint8(a.Port), Global: a.Flags&rpc.AHGlobal != 0,
 	}, nil
 }
 
 // ringAH is ahAttr backwards.
-func ringAH(a *rdma.AHAttr) abi.AHAttr {
-	r := abi.AHAttr{
+func ringAH(a *rdma.AHAttr) rpc.AHAttr {
+	r := rpc.AHAttr{
 		GID: a.GID, GIDIndex: a.GIDIndex, HopLimit: a.HopLimit, TrafficClass: a.TrafficClass,
 		FlowLabel: a.FlowLabel, SL: a.SL, Port: uint32(a.Port),
 	}
 	if a.Global {
-		r.Flags = abi.AHGlobal
+		r.Flags = rpc.AHGlobal
 	}
 	return r
 }
 
 // modifyRoCE changes attributes of a RoCE QP. Those that the mask does not name are not looked at.
-func (h *qpHandler) modifyRoCE(req *abi.ModifyQPRequest) error {
+func (h *qpHandler) modifyRoCE(req *rpc.ModifyQPRequest) error {
 	attr, err := h.qpAttr(req)
 	if err != nil {
 		return err
@@ -78,7 +79,7 @@ func (h *qpHandler) modifyRoCE(req *abi.ModifyQPRequest) error {
 }
 
 // qpAttr is what req asks for as the RNIC has it, which looks at the rest.
-func (h *qpHandler) qpAttr(req *abi.ModifyQPRequest) (attr rdma.QPAttr, err error) {
+func (h *qpHandler) qpAttr(req *rpc.ModifyQPRequest) (attr rdma.QPAttr, err error) {
 	mask, a := rdma.QPAttrMask(req.Mask), &req.Attr
 	var ok [3]bool
 	attr.State, ok[0] = roceState(mask, rdma.AttrState, req.State)
@@ -121,8 +122,8 @@ func roceState(mask, bit rdma.QPAttrMask, ring uint32) (rdma.QPState, bool) {
 }
 
 // ringAttr is attributes of a QP as Query gives them.
-func ringAttr(a *rdma.QPAttr) abi.QPAttr {
-	r := abi.QPAttr{
+func ringAttr(a *rdma.QPAttr) rpc.QPAttr {
+	r := rpc.QPAttr{
 		CurState: qpState(a.CurState), PathMTU: uint32(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN,
 		SQPSN: a.SQPSN, DestQPN: a.DestQPN, Access: ringAccess(a.Access), Path: ringAH(&a.Path),
 		PKeyIndex: uint32(a.PKeyIndex), Port: a.Port, MaxRead: a.MaxRead, MaxDestRead: a.MaxDestRead,
@@ -138,7 +139,7 @@ func ringAttr(a *rdma.QPAttr) abi.QPAttr {
 }
 
 // roceParam is what the client asked for of RoCE, with the id's options.
-func (h *idHandler) roceParam(p *abi.ConnParam) rdma.RoCEParam {
+func (h *idHandler) roceParam(p *rpc.ConnParam) rdma.RoCEParam {
 	r, o := p.RoCE(), h.idOptions()
 	r.TrafficClass, r.ACKTimeout = o.TOS, o.ACKTimeout
 	return r
@@ -219,13 +220,13 @@ func (h *idHandler) Leave(addr netip.Addr) error {
 const udpQKey = 0x01234567
 
 // initRoCE says what the program has to set by itself.
-func (h *idHandler) initRoCE(id *vnic.CMID, state uint32) (abi.CMInitQPAttrReply, error) {
-	r := abi.CMInitQPAttrReply{State: state, Port: 1}
+func (h *idHandler) initRoCE(id *vnic.CMID, state uint32) (rpc.CMInitQPAttrReply, error) {
+	r := rpc.CMInitQPAttrReply{State: state, Port: 1}
 	to, ok := abi.RoCEState(state)
 	if !ok {
 		return r, syscall.EINVAL
 	}
-	if h.space != abi.PSUDP {
+	if h.space != rpc.PSUDP {
 		attr, mask, err := id.QPAttr(to)
 		r.Mask, r.Attr, r.Access = uint32(mask), ringAttr(&attr), ringAccess(attr.Access)
 		return r, errno(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -82,21 +82,21 @@ func TestIWARPFirst(t *testing.T) {
 			r := shmtest.NewRaw(t, d.Socket()).Hello()
 			ch, _ := r.CM()
 			on := func(id uint32) uint32 {
-				var q abi.CMQueryReply
-				r.Must(abi.OpCMQuery, &abi.HandleRequest{Handle: id}, &q)
+				var q rpc.CMQueryReply
+				r.Must(rpc.OpCMQuery, &rpc.HandleRequest{Handle: id}, &q)
 				return q.Device
 			}
 			bound := r.ID(ch)
-			r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: bound,
-				Addr: abi.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
+			r.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: bound,
+				Addr: rpc.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
 			if got := on(bound); got != iwarp {
 				t.Errorf("bound to the address: device %d, want %d", got, iwarp)
 			}
 			for _, to := range []string{"10.77.0.2:7471", "[fd77::2]:7471"} {
 				id := r.ID(ch)
-				r.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
-					Dst: abi.MakeSockAddr(netip.MustParseAddrPort(to))}, nil)
-				if got := r.WantEvent(ch, abi.EvAddrResolved).Device; got != iwarp {
+				r.Must(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
+					Dst: rpc.MakeSockAddr(netip.MustParseAddrPort(to))}, nil)
+				if got := r.WantEvent(ch, rpc.EvAddrResolved).Device; got != iwarp {
 					t.Errorf("on the way to %s: device %d, want %d", to, got, iwarp)
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -79,20 +80,20 @@ func TestRoCEDevice(t *testing.T) {
 		}
 	}
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
-	var dev abi.QueryDeviceReply
-	r.Must(abi.OpQueryDevice, &abi.QueryDeviceRequest{Device: 1}, &dev)
-	if dev.NodeType != abi.NodeCA || dev.GUID == 0 {
+	var dev rpc.QueryDeviceReply
+	r.Must(rpc.OpQueryDevice, &rpc.QueryDeviceRequest{Device: 1}, &dev)
+	if dev.NodeType != rpc.NodeCA || dev.GUID == 0 {
 		t.Errorf("QUERY_DEVICE: node type %d, GUID %x", dev.NodeType, dev.GUID)
 	}
-	var port abi.QueryPortReply
-	r.Must(abi.OpQueryPort, &abi.QueryPortRequest{Device: 1, Port: 1}, &port)
+	var port rpc.QueryPortReply
+	r.Must(rpc.OpQueryPort, &rpc.QueryPortRequest{Device: 1, Port: 1}, &port)
 	if port.State != 4 || port.PhysState != 5 || port.LinkLayer != 2 || port.MaxMTU != 5 ||
 		port.ActiveMTU != 5 || port.CapFlags != 1<<16 || port.Width != 2 || port.Speed != 32 {
 		t.Errorf("QUERY_PORT: %+v", port)
 	}
-	for _, q := range []abi.QueryGIDRequest{{Device: 1, Port: 2}, {Device: 1}, {Device: 1, Port: 1,
+	for _, q := range []rpc.QueryGIDRequest{{Device: 1, Port: 2}, {Device: 1}, {Device: 1, Port: 1,
 		Index: 1 << 31}, {Device: 1, Port: 1, Index: ^uint32(0)}} {
-		if _, err := r.Call(abi.OpQueryGID, &q, &abi.QueryGIDReply{}); !errors.Is(err, syscall.EINVAL) {
+		if _, err := r.Call(rpc.OpQueryGID, &q, &rpc.QueryGIDReply{}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
@@ -129,12 +130,12 @@ func TestRoCEDeadPeer(t *testing.T) {
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
 	ctx := r.Ctx(1)
 	ask := func(r *shmtest.RawClient, pd uint32) error {
-		_, err := r.Call(abi.OpCreateAH, &abi.CreateAHRequest{PD: pd, Attr: abi.AHAttr{
-			Flags: abi.AHGlobal, GIDIndex: 2, Port: 1, GID: dead("10.77.0.99")}}, &abi.CreateAHReply{})
+		_, err := r.Call(rpc.OpCreateAH, &rpc.CreateAHRequest{PD: pd, Attr: rpc.AHAttr{
+			Flags: rpc.AHGlobal, GIDIndex: 2, Port: 1, GID: dead("10.77.0.99")}}, &rpc.CreateAHReply{})
 		return err
 	}
 	old := shmtest.NewRaw(t, d.Socket()) // does not know EINPROGRESS, and waits, too
-	old.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major}, &old.Reply)
+	old.Must(rpc.OpHello, &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major}, &old.Reply)
 	oldPD := old.PD(old.Ctx(1))
 	late := make(chan error, 1)
 	go func() { late <- ask(old, oldPD) }()
@@ -143,7 +144,7 @@ func TestRoCEDeadPeer(t *testing.T) {
 		t.Fatalf("at first: %v", err)
 	}
 	for errors.Is(err, syscall.EINPROGRESS) {
-		r.Must(abi.OpDeallocPD, &abi.HandleRequest{Handle: r.PD(ctx)}, nil)
+		r.Must(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: r.PD(ctx)}, nil)
 		time.Sleep(20 * time.Millisecond)
 		err = ask(r, rpd)
 	}
@@ -223,80 +224,80 @@ func TestRoCEStates(t *testing.T) {
 func TestHostileModify(t *testing.T) {
 	d := daemontest.Start(t, devices(t, bothKinds...))
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
-	q := newRawQP(t, r, 1, abi.TypeRC)
-	init := abi.ModifyQPRequest{QP: q, Mask: 1 | 1<<3 | 1<<4 | 1<<5, State: abi.StateInit,
-		Attr: abi.QPAttr{Port: 1, Access: 7}}
-	r.Must(abi.OpModifyQP, &init, nil)
-	var was, is abi.QueryQPReply
-	r.Must(abi.OpQueryQP, &abi.HandleRequest{Handle: q}, &was)
+	q := newRawQP(t, r, 1, rpc.TypeRC)
+	init := rpc.ModifyQPRequest{QP: q, Mask: 1 | 1<<3 | 1<<4 | 1<<5, State: abi.StateInit,
+		Attr: rpc.QPAttr{Port: 1, Access: 7}}
+	r.Must(rpc.OpModifyQP, &init, nil)
+	var was, is rpc.QueryQPReply
+	r.Must(rpc.OpQueryQP, &rpc.HandleRequest{Handle: q}, &was)
 	if was.State != abi.StateInit || was.Attr.Port != 1 || was.Access != 7 {
 		t.Fatalf("QUERY_QP in INIT: %+v", was)
 	}
-	rtr := abi.ModifyQPRequest{QP: q, State: abi.StateRTR,
+	rtr := rpc.ModifyQPRequest{QP: q, State: abi.StateRTR,
 		Mask: 1 | 1<<7 | 1<<8 | 1<<12 | 1<<15 | 1<<17 | 1<<20,
-		Attr: abi.QPAttr{PathMTU: 3, DestQPN: 77, MinRNRTimer: 12, MaxDestRead: 1, Path: abi.AHAttr{
-			GID: netip.MustParseAddr("10.77.0.2").As16(), Flags: abi.AHGlobal, GIDIndex: 2, Port: 1}}}
-	for why, change := range map[string]func(*abi.ModifyQPRequest){
-		"no such state":     func(m *abi.ModifyQPRequest) { m.State = 7 },
-		"state 2^32-1":      func(m *abi.ModifyQPRequest) { m.State = ^uint32(0) },
-		"a bit that is not": func(m *abi.ModifyQPRequest) { m.Mask |= 1 << 21 },
-		"all bits":          func(m *abi.ModifyQPRequest) { m.Mask = ^uint32(0) },
-		"RTS":               func(m *abi.ModifyQPRequest) { m.State = abi.StateRTS },
-		"no path":           func(m *abi.ModifyQPRequest) { m.Mask &^= 1 << 7 },
-		"an alternate path": func(m *abi.ModifyQPRequest) { m.Mask |= 1 << 14 },
-		"capacities":        func(m *abi.ModifyQPRequest) { m.Mask |= 1 << 19 },
-		"a Q_Key of RC":     func(m *abi.ModifyQPRequest) { m.Mask |= 1 << 6 },
-		"path MTU 0":        func(m *abi.ModifyQPRequest) { m.Attr.PathMTU = 0 },
-		"path MTU 6":        func(m *abi.ModifyQPRequest) { m.Attr.PathMTU = 6 },
-		"path MTU 256+3":    func(m *abi.ModifyQPRequest) { m.Attr.PathMTU = 256 + 3 },
-		"RNR timer 32":      func(m *abi.ModifyQPRequest) { m.Attr.MinRNRTimer = 32 },
-		"255 Reads":         func(m *abi.ModifyQPRequest) { m.Attr.MaxDestRead = 255 },
-		"P_Key 65536": func(m *abi.ModifyQPRequest) {
+		Attr: rpc.QPAttr{PathMTU: 3, DestQPN: 77, MinRNRTimer: 12, MaxDestRead: 1, Path: rpc.AHAttr{
+			GID: netip.MustParseAddr("10.77.0.2").As16(), Flags: rpc.AHGlobal, GIDIndex: 2, Port: 1}}}
+	for why, change := range map[string]func(*rpc.ModifyQPRequest){
+		"no such state":     func(m *rpc.ModifyQPRequest) { m.State = 7 },
+		"state 2^32-1":      func(m *rpc.ModifyQPRequest) { m.State = ^uint32(0) },
+		"a bit that is not": func(m *rpc.ModifyQPRequest) { m.Mask |= 1 << 21 },
+		"all bits":          func(m *rpc.ModifyQPRequest) { m.Mask = ^uint32(0) },
+		"RTS":               func(m *rpc.ModifyQPRequest) { m.State = abi.StateRTS },
+		"no path":           func(m *rpc.ModifyQPRequest) { m.Mask &^= 1 << 7 },
+		"an alternate path": func(m *rpc.ModifyQPRequest) { m.Mask |= 1 << 14 },
+		"capacities":        func(m *rpc.ModifyQPRequest) { m.Mask |= 1 << 19 },
+		"a Q_Key of RC":     func(m *rpc.ModifyQPRequest) { m.Mask |= 1 << 6 },
+		"path MTU 0":        func(m *rpc.ModifyQPRequest) { m.Attr.PathMTU = 0 },
+		"path MTU 6":        func(m *rpc.ModifyQPRequest) { m.Attr.PathMTU = 6 },
+		"path MTU 256+3":    func(m *rpc.ModifyQPRequest) { m.Attr.PathMTU = 256 + 3 },
+		"RNR timer 32":      func(m *rpc.ModifyQPRequest) { m.Attr.MinRNRTimer = 32 },
+		"255 Reads":         func(m *rpc.ModifyQPRequest) { m.Attr.MaxDestRead = 255 },
+		"P_Key 65536": func(m *rpc.ModifyQPRequest) {
 			m.Mask, m.Attr.PKeyIndex = m.Mask|1<<4,
 				1<<16
 		},
-		"P_Key 1": func(m *abi.ModifyQPRequest) {
+		"P_Key 1": func(m *rpc.ModifyQPRequest) {
 			m.Mask, m.Attr.PKeyIndex = m.Mask|1<<4,
 				1
 		},
-		"no GRH":                 func(m *abi.ModifyQPRequest) { m.Attr.Path.Flags = 0 },
-		"flags of a path":        func(m *abi.ModifyQPRequest) { m.Attr.Path.Flags = ^uint32(0) },
-		"an empty GID":           func(m *abi.ModifyQPRequest) { m.Attr.Path.GIDIndex = 30 },
-		"a GID behind the table": func(m *abi.ModifyQPRequest) { m.Attr.Path.GIDIndex = 255 },
-		"port 0 of a path":       func(m *abi.ModifyQPRequest) { m.Attr.Path.Port = 0 },
-		"port 257 of a path":     func(m *abi.ModifyQPRequest) { m.Attr.Path.Port = 257 },
-		"rights": func(m *abi.ModifyQPRequest) {
+		"no GRH":                 func(m *rpc.ModifyQPRequest) { m.Attr.Path.Flags = 0 },
+		"flags of a path":        func(m *rpc.ModifyQPRequest) { m.Attr.Path.Flags = ^uint32(0) },
+		"an empty GID":           func(m *rpc.ModifyQPRequest) { m.Attr.Path.GIDIndex = 30 },
+		"a GID behind the table": func(m *rpc.ModifyQPRequest) { m.Attr.Path.GIDIndex = 255 },
+		"port 0 of a path":       func(m *rpc.ModifyQPRequest) { m.Attr.Path.Port = 0 },
+		"port 257 of a path":     func(m *rpc.ModifyQPRequest) { m.Attr.Path.Port = 257 },
+		"rights": func(m *rpc.ModifyQPRequest) {
 			m.Mask, m.Attr.Access = m.Mask|1<<3,
 				1<<9
 		},
-		"migration": func(m *abi.ModifyQPRequest) { m.Mask, m.Attr.MigState = m.Mask|1<<18, 1 },
-		"another current state": func(m *abi.ModifyQPRequest) {
+		"migration": func(m *rpc.ModifyQPRequest) { m.Mask, m.Attr.MigState = m.Mask|1<<18, 1 },
+		"another current state": func(m *rpc.ModifyQPRequest) {
 			m.Mask, m.Attr.CurState = m.Mask|1<<1, abi.StateRTS
 		},
 	} {
 		m := rtr
 		change(&m)
-		if _, err := r.Call(abi.OpModifyQP, &m, nil); !errors.Is(err, syscall.EINVAL) {
+		if _, err := r.Call(rpc.OpModifyQP, &m, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v, want EINVAL", why, err)
 		}
-		r.Must(abi.OpQueryQP, &abi.HandleRequest{Handle: q}, &is)
+		r.Must(rpc.OpQueryQP, &rpc.HandleRequest{Handle: q}, &is)
 		if is != was {
 			t.Errorf("%s: the QP is %+v, was %+v", why, is, was)
 		}
 	}
 	m := rtr
 	m.QP = q + 1
-	if _, err := r.Call(abi.OpModifyQP, &m, nil); !errors.Is(err, syscall.ENOENT) {
+	if _, err := r.Call(rpc.OpModifyQP, &m, nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("a QP that is not there: %v", err)
 	}
-	ud := newRawQP(t, r, 1, abi.TypeUD)
-	controlled := abi.ModifyQPRequest{QP: ud, State: abi.StateInit, Mask: 1 | 1<<4 | 1<<5 | 1<<6,
-		Attr: abi.QPAttr{Port: 1, QKey: 1 << 31}}
+	ud := newRawQP(t, r, 1, rpc.TypeUD)
+	controlled := rpc.ModifyQPRequest{QP: ud, State: abi.StateInit, Mask: 1 | 1<<4 | 1<<5 | 1<<6,
+		Attr: rpc.QPAttr{Port: 1, QKey: 1 << 31}}
 	var want error
 	if os.Getuid() != 0 {
 		want = syscall.EPERM
 	}
-	if _, err := r.Call(abi.OpModifyQP, &controlled, nil); !errors.Is(err, want) {
+	if _, err := r.Call(rpc.OpModifyQP, &controlled, nil); !errors.Is(err, want) {
 		t.Errorf("a Q_Key with the top bit set: %v, want %v", err, want)
 	}
 }
@@ -305,18 +306,18 @@ func TestHostileModify(t *testing.T) {
 func newRawQP(t testing.TB, r *shmtest.RawClient, device, typ uint32) uint32 {
 	t.Helper()
 	pd, cq := rawPD(r, device)
-	var rep abi.CreateQPReply
-	r.Must(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd, SendCQ: cq, RecvCQ: cq, Type: typ}, &rep)
+	var rep rpc.CreateQPReply
+	r.Must(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd, SendCQ: cq, RecvCQ: cq, Type: typ}, &rep)
 	return rep.QP
 }
 
 func rawPD(r *shmtest.RawClient, device uint32) (pd, cq uint32) {
-	var ctx abi.CtxOpenReply
-	r.Must(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: device}, &ctx)
-	var p abi.AllocPDReply
-	r.Must(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &p)
-	var c abi.CreateCQReply
-	r.Must(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &c)
+	var ctx rpc.CtxOpenReply
+	r.Must(rpc.OpCtxOpen, &rpc.CtxOpenRequest{Device: device}, &ctx)
+	var p rpc.AllocPDReply
+	r.Must(rpc.OpAllocPD, &rpc.AllocPDRequest{Ctx: ctx.Ctx}, &p)
+	var c rpc.CreateCQReply
+	r.Must(rpc.OpCreateCQ, &rpc.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &c)
 	return p.PD, c.CQ
 }
 
@@ -325,24 +326,24 @@ func TestIWARPRefuses(t *testing.T) {
 	d := daemontest.Start(t, devices(t, bothKinds...))
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
 	pd, cq := rawPD(r, 0)
-	for typ, want := range map[uint32]syscall.Errno{abi.TypeUC: syscall.EOPNOTSUPP,
-		abi.TypeUD: syscall.EOPNOTSUPP, 1: syscall.EOPNOTSUPP, ^uint32(0): syscall.EOPNOTSUPP} {
-		req := &abi.CreateQPRequest{PD: pd, SendCQ: cq, RecvCQ: cq, Type: typ}
-		if _, err := r.Call(abi.OpCreateQP, req, nil); !errors.Is(err, want) {
+	for typ, want := range map[uint32]syscall.Errno{rpc.TypeUC: syscall.EOPNOTSUPP,
+		rpc.TypeUD: syscall.EOPNOTSUPP, 1: syscall.EOPNOTSUPP, ^uint32(0): syscall.EOPNOTSUPP} {
+		req := &rpc.CreateQPRequest{PD: pd, SendCQ: cq, RecvCQ: cq, Type: typ}
+		if _, err := r.Call(rpc.OpCreateQP, req, nil); !errors.Is(err, want) {
 			t.Errorf("a QP of type %d: %v, want %v", typ, err, want)
 		}
 	}
-	q := newRawQP(t, r, 0, abi.TypeRC)
+	q := newRawQP(t, r, 0, rpc.TypeRC)
 	for _, tt := range []struct {
-		op   abi.Op
-		req  abi.Message
+		op   rpc.Op
+		req  rpc.Message
 		want syscall.Errno
 	}{
-		{abi.OpCreateAH, &abi.CreateAHRequest{PD: pd, Attr: abi.AHAttr{Flags: 1, Port: 1}},
+		{rpc.OpCreateAH, &rpc.CreateAHRequest{PD: pd, Attr: rpc.AHAttr{Flags: 1, Port: 1}},
 			syscall.EOPNOTSUPP},
-		{abi.OpAttachMcast, &abi.AttachMcastRequest{QP: q, GID: [16]byte{0xff}}, syscall.EINVAL},
-		{abi.OpDetachMcast, &abi.AttachMcastRequest{QP: q, GID: [16]byte{0xff}}, syscall.EINVAL},
-		{abi.OpModifyQP, &abi.ModifyQPRequest{QP: q, Mask: 1 | 1<<5, State: abi.StateErr},
+		{rpc.OpAttachMcast, &rpc.AttachMcastRequest{QP: q, GID: [16]byte{0xff}}, syscall.EINVAL},
+		{rpc.OpDetachMcast, &rpc.AttachMcastRequest{QP: q, GID: [16]byte{0xff}}, syscall.EINVAL},
+		{rpc.OpModifyQP, &rpc.ModifyQPRequest{QP: q, Mask: 1 | 1<<5, State: abi.StateErr},
 			syscall.EINVAL},
 	} {
 		if _, err := r.Call(tt.op, tt.req, nil); !errors.Is(err, tt.want) {

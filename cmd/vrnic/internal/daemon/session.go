@@ -15,8 +15,8 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/relay"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -451,9 +451,9 @@ func (sd *sessionDevice) onAsync(ev rdma.AsyncEvent) {
 		return
 	}
 	sd.asyncMu.Lock()
-	if t.kind == abi.ObjNone {
+	if t.kind == rpc.ObjNone {
 		for q := range sd.opened {
-			q.Push(abi.AsyncEvent{Type: t.ring, Kind: t.kind})
+			q.Push(rpc.AsyncEvent{Type: t.ring, Kind: t.kind})
 		}
 		sd.asyncMu.Unlock()
 		return
@@ -466,5 +466,5 @@ func (sd *sessionDevice) onAsync(ev rdma.AsyncEvent) {
 	if c := cause(ev.Cause); c != 0 && q.rings != nil {
 		q.rings.SetError(c) // the change of state comes after the event
 	}
-	q.queue.Push(abi.AsyncEvent{Type: t.ring, Kind: t.kind, Handle: q.handle, Cause: cause(ev.Cause)})
+	q.queue.Push(rpc.AsyncEvent{Type: t.ring, Kind: t.kind, Handle: q.handle, Cause: cause(ev.Cause)})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // shrunk is a mapping of a file, or of a memfd without seals, and what cuts it to its first page.
@@ -50,8 +51,8 @@ func shrunk(t *testing.T, plain bool, size int) (b []byte, cut func()) {
 func TestMemoryShrinks(t *testing.T) {
 	const size, off, n = 64 << 10, 8192, 3000
 	const long = size - off // in one copy by the number of the process
-	own := func(op uint8) func(*rawEnd, *daemontest.End, abi.RegMRReply, int) {
-		return func(e *rawEnd, p *daemontest.End, mr abi.RegMRReply, n int) {
+	own := func(op uint8) func(*rawEnd, *daemontest.End, rpc.RegMRReply, int) {
+		return func(e *rawEnd, p *daemontest.End, mr rpc.RegMRReply, n int) {
 			if op == 2 { // IBV_WR_SEND
 				p.Recv(1, 0, size)
 			}
@@ -62,8 +63,8 @@ func TestMemoryShrinks(t *testing.T) {
 			})
 		}
 	}
-	peer := func(op rdma.Opcode) func(*rawEnd, *daemontest.End, abi.RegMRReply, int) {
-		return func(e *rawEnd, p *daemontest.End, mr abi.RegMRReply, n int) {
+	peer := func(op rdma.Opcode) func(*rawEnd, *daemontest.End, rpc.RegMRReply, int) {
+		return func(e *rawEnd, p *daemontest.End, mr rpc.RegMRReply, n int) {
 			if op == rdma.OpSend {
 				w := abi.RecvWQE{NumSGE: 1}
 				w.SGE[0] = abi.SGE{Addr: hungIOVA + off, Length: uint32(n), LKey: mr.LKey}
@@ -75,7 +76,7 @@ func TestMemoryShrinks(t *testing.T) {
 	}
 	rows := []struct {
 		name string
-		do   func(e *rawEnd, p *daemontest.End, mr abi.RegMRReply, n int)
+		do   func(e *rawEnd, p *daemontest.End, mr rpc.RegMRReply, n int)
 		// of the client's request, and of its peer's; 0: there is none, or any will do
 		mine, peers rdma.WCStatus
 	}{
@@ -97,7 +98,7 @@ func TestMemoryShrinks(t *testing.T) {
 					mr := e.RegMR(e.pd, b, hungIOVA,
 						uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 					p := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), size)
-					e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+					e.qp = e.QP(e.pd, e.cq, e.cq, rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
 					addr, accepted := accept(t, p)
 					e.connect(addr)
 					accepted()
@@ -116,8 +117,8 @@ func TestMemoryShrinks(t *testing.T) {
 						}
 					}
 					wantDone(t, p)
-					e.Must(abi.OpDestroyQP, &abi.HandleRequest{Handle: e.qp.CreateQPReply.QP}, nil)
-					e.Must(abi.OpDeregMR, &abi.HandleRequest{Handle: mr.MR}, nil)
+					e.Must(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: e.qp.CreateQPReply.QP}, nil)
+					e.Must(rpc.OpDeregMR, &rpc.HandleRequest{Handle: mr.MR}, nil)
 				}
 			}
 		}

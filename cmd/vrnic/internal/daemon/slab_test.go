@@ -8,11 +8,12 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 // slabCaps ask for slabs of 4 KiB, so that they are full soon.
-var slabCaps = abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, TxSlab: 4096, RxSlab: 4096}
+var slabCaps = rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, TxSlab: 4096, RxSlab: 4096}
 
 // slabPair connects a raw client with slabs to an end on a device.
 func slabPair(t *testing.T, device string) (*rawEnd, *daemontest.End) {
@@ -187,14 +188,14 @@ func TestSlabErrors(t *testing.T) {
 func TestSlabIsNoMR(t *testing.T) {
 	a, _ := slabPair(t, "vrnic1")
 	c := shmtest.NewRaw(t, a.Conn.RemoteAddr().String()).Hello()
-	var rep abi.ListReply
-	c.Must(abi.OpList, &abi.ListRequest{Kind: abi.ListMR}, &rep)
+	var rep rpc.ListReply
+	c.Must(rpc.OpList, &rpc.ListRequest{Kind: rpc.ListMR}, &rep)
 	if n := bytes.Count(rep.Data[:rep.Len], []byte{'\n'}); n != 2 {
 		t.Errorf("%d regions, each end has registered one:\n%s", n, rep.Data[:rep.Len])
 	}
-	a.Must(abi.OpDestroyQP, &abi.HandleRequest{Handle: a.qp.CreateQPReply.QP}, nil)
-	a.Must(abi.OpDeregMR, &abi.HandleRequest{Handle: a.mr.MR}, nil)
-	a.Must(abi.OpDeallocPD, &abi.HandleRequest{Handle: a.pd}, nil) // EBUSY while anything is left
+	a.Must(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: a.qp.CreateQPReply.QP}, nil)
+	a.Must(rpc.OpDeregMR, &rpc.HandleRequest{Handle: a.mr.MR}, nil)
+	a.Must(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: a.pd}, nil) // EBUSY while anything is left
 }
 
 // docs/abi.md#slabs: ranges and indices that cannot be end the session.

@@ -15,7 +15,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/sctphost"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -138,7 +138,7 @@ func HostDevices() ([]DeviceSpec, error) {
 			if seen[name]++; seen[name] > 1 {
 				name = fmt.Sprintf("%s-%d", name, seen[name])
 			}
-			if roce && (len(specs) == abi.MaxDevices || !hostnet.RoCEFree(a.Addr)) {
+			if roce && (len(specs) == rpc.MaxDevices || !hostnet.RoCEFree(a.Addr)) {
 				continue
 			}
 			specs = append(specs, DeviceSpec{Name: name, Host: a.Addr, RoCE: roce})

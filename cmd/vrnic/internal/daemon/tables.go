@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -202,39 +203,39 @@ func ringAccess(a rdma.Access) (ring uint32) {
 
 // cmEvents is keyed by vnic's events and holds enum rdma_cm_event_type.
 var cmEvents = map[vnic.CMEventType]uint32{
-	vnic.CMAddrResolved:    abi.EvAddrResolved,
-	vnic.CMAddrError:       abi.EvAddrError,
-	vnic.CMRouteResolved:   abi.EvRouteResolved,
-	vnic.CMRouteError:      abi.EvRouteError,
-	vnic.CMConnectRequest:  abi.EvConnectRequest,
-	vnic.CMConnectResponse: abi.EvConnectResponse,
-	vnic.CMConnectError:    abi.EvConnectError,
-	vnic.CMUnreachable:     abi.EvUnreachable,
-	vnic.CMRejected:        abi.EvRejected,
-	vnic.CMEstablished:     abi.EvEstablished,
-	vnic.CMDisconnected:    abi.EvDisconnected,
-	vnic.CMDeviceRemoval:   abi.EvDeviceRemoval,
-	vnic.CMMulticastJoin:   abi.EvMulticastJoin,
-	vnic.CMMulticastError:  abi.EvMulticastError,
-	vnic.CMTimewaitExit:    abi.EvTimewaitExit,
+	vnic.CMAddrResolved:    rpc.EvAddrResolved,
+	vnic.CMAddrError:       rpc.EvAddrError,
+	vnic.CMRouteResolved:   rpc.EvRouteResolved,
+	vnic.CMRouteError:      rpc.EvRouteError,
+	vnic.CMConnectRequest:  rpc.EvConnectRequest,
+	vnic.CMConnectResponse: rpc.EvConnectResponse,
+	vnic.CMConnectError:    rpc.EvConnectError,
+	vnic.CMUnreachable:     rpc.EvUnreachable,
+	vnic.CMRejected:        rpc.EvRejected,
+	vnic.CMEstablished:     rpc.EvEstablished,
+	vnic.CMDisconnected:    rpc.EvDisconnected,
+	vnic.CMDeviceRemoval:   rpc.EvDeviceRemoval,
+	vnic.CMMulticastJoin:   rpc.EvMulticastJoin,
+	vnic.CMMulticastError:  rpc.EvMulticastError,
+	vnic.CMTimewaitExit:    rpc.EvTimewaitExit,
 }
 
 // asyncEvents is keyed by rdma's events and says what enum ibv_event_type and which kind of object.
 var asyncEvents = map[rdma.AsyncEventType]struct{ ring, kind uint32 }{
-	rdma.EventCQErr:       {0, abi.ObjCQ},
-	rdma.EventQPFatal:     {1, abi.ObjQP},
-	rdma.EventQPReqErr:    {2, abi.ObjQP},
-	rdma.EventQPAccessErr: {3, abi.ObjQP},
-	rdma.EventCommEst:     {4, abi.ObjQP},
-	rdma.EventSQDrained:   {5, abi.ObjQP},
-	rdma.EventDeviceFatal: {8, abi.ObjNone},
-	rdma.EventPortActive:  {9, abi.ObjNone},
-	rdma.EventPortErr:     {10, abi.ObjNone},
-	rdma.EventSRQErr:      {14, abi.ObjSRQ},
+	rdma.EventCQErr:       {0, rpc.ObjCQ},
+	rdma.EventQPFatal:     {1, rpc.ObjQP},
+	rdma.EventQPReqErr:    {2, rpc.ObjQP},
+	rdma.EventQPAccessErr: {3, rpc.ObjQP},
+	rdma.EventCommEst:     {4, rpc.ObjQP},
+	rdma.EventSQDrained:   {5, rpc.ObjQP},
+	rdma.EventDeviceFatal: {8, rpc.ObjNone},
+	rdma.EventPortActive:  {9, rpc.ObjNone},
+	rdma.EventPortErr:     {10, rpc.ObjNone},
+	rdma.EventSRQErr:      {14, rpc.ObjSRQ},
 
-	rdma.EventSRQLimitReached: {15, abi.ObjSRQ},
-	rdma.EventLastWQEReached:  {16, abi.ObjQP},
-	rdma.EventGIDChange:       {18, abi.ObjNone},
+	rdma.EventSRQLimitReached: {15, rpc.ObjSRQ},
+	rdma.EventLastWQEReached:  {16, rpc.ObjQP},
+	rdma.EventGIDChange:       {18, rpc.ObjNone},
 }
 
 // cause is t as the word at QPError.

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // Bits of enum ibv_device_cap_flags and of IB_PORT_*_SUP, as rdma-core's verbs.h and Linux's
@@ -129,7 +130,7 @@ func e810(p Profile) Profile {
 // power of two of units, of which a request takes one, two, four or eight, and some are kept
 // (irdma_get_wqe_shift, irdma_get_sqdepth and irdma_get_rqdepth of uk.c; IRDMA_SQ_RSVD and
 // IRDMA_RQ_RSVD of defs.h). A send request has a part more, for immediate data.
-func e810Depths(c *abi.QPCaps) (send, recv uint32) {
+func e810Depths(c *rpc.QPCaps) (send, recv uint32) {
 	return e810Depth(c.MaxSendWR, e810Shift(c.MaxSendSGE+1, c.MaxInline), 258),
 		e810Depth(c.MaxRecvWR, e810Shift(c.MaxRecvSGE, 0), 1)
 }
@@ -153,6 +154,6 @@ func e810Depth(asked uint32, shift int, kept uint32) uint32 {
 
 // t4Depths are those of c4iw_create_qp of hw/cxgb4/qp.c: a queue has one place more than is asked
 // for, and eight at least.
-func t4Depths(c *abi.QPCaps) (send, recv uint32) {
+func t4Depths(c *rpc.QPCaps) (send, recv uint32) {
 	return max(c.MaxSendWR, 7), max(c.MaxRecvWR, 7)
 }

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -57,7 +57,7 @@ type Profile struct {
 	TooDeep, TooWide, TooInline syscall.Errno
 	// Depths are how many requests the driver says that the queues of a queue pair have; nil: as many
 	// as the device's.
-	Depths func(asked *abi.QPCaps) (send, recv uint32)
+	Depths func(asked *rpc.QPCaps) (send, recv uint32)
 }
 
 // A Lack is something that other cards have.
@@ -110,16 +110,16 @@ func Names() (names []string) {
 }
 
 // Describe has r say what the card says; the zero Profile leaves it as it is.
-func (p *Profile) Describe(r *abi.QueryDeviceReply) {
+func (p *Profile) Describe(r *rpc.QueryDeviceReply) {
 	if p.Name == "" {
 		return
 	}
-	r.Card = abi.CardFigures
+	r.Card = rpc.CardFigures
 	if p.Lacks&LacksODP != 0 {
-		r.Card |= abi.CardUnpaged
+		r.Card |= rpc.CardUnpaged
 	}
 	if p.Lacks&LacksTimestamps != 0 {
-		r.Card |= abi.CardClockless
+		r.Card |= rpc.CardClockless
 	}
 	r.RefusedOps = p.refusedOps()
 	r.FWVersion = [32]byte{}
@@ -150,7 +150,7 @@ func (p *Profile) Describe(r *abi.QueryDeviceReply) {
 }
 
 // DescribePort has r say what the card says of its port, as Describe does.
-func (p *Profile) DescribePort(r *abi.QueryPortReply) {
+func (p *Profile) DescribePort(r *rpc.QueryPortReply) {
 	if p.Name == "" {
 		return
 	}
@@ -176,7 +176,7 @@ func (p *Profile) refusedOps() (ops uint32) {
 }
 
 // CheckQP says what the card refuses of a queue pair that is asked for.
-func (p *Profile) CheckQP(c *abi.QPCaps) error {
+func (p *Profile) CheckQP(c *rpc.QPCaps) error {
 	switch {
 	case over(c.MaxSendWR, p.MaxQPWR), over(c.MaxRecvWR, p.MaxQPWR):
 		return p.refuse(p.TooDeep, "a queue of a queue pair has up to %d requests", p.MaxQPWR)
@@ -189,7 +189,7 @@ func (p *Profile) CheckQP(c *abi.QPCaps) error {
 }
 
 // QPDepths is what the card says of a queue pair's depths that asks for these; 0: nothing.
-func (p *Profile) QPDepths(c *abi.QPCaps) (send, recv uint32) {
+func (p *Profile) QPDepths(c *rpc.QPCaps) (send, recv uint32) {
 	if p.Depths == nil || p.CheckQP(c) != nil {
 		return 0, 0
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -45,10 +46,10 @@ func TestCardsFit(t *testing.T) {
 			t.Errorf("%s has %d parts, %d of an SRQ, %d octets inline", p.Name, p.MaxSGE, p.MaxSRQSGE,
 				p.MaxInline)
 		}
-		own := abi.QueryDeviceReply{MaxQP: 1, MaxInline: 2, MaxSRQ: 3, MaxMR: 4}
+		own := rpc.QueryDeviceReply{MaxQP: 1, MaxInline: 2, MaxSRQ: 3, MaxMR: 4}
 		r := own
 		p.Describe(&r)
-		if r.Card&abi.CardFigures == 0 || p.MaxQP == 0 && r.MaxQP != own.MaxQP ||
+		if r.Card&rpc.CardFigures == 0 || p.MaxQP == 0 && r.MaxQP != own.MaxQP ||
 			p.MaxQP != 0 && r.MaxQP != p.MaxQP || p.MaxInline == 0 && r.MaxInline != own.MaxInline {
 			t.Errorf("%s: %+v of %+v", p.Name, r, own)
 		}
@@ -59,7 +60,7 @@ func TestCardsFit(t *testing.T) {
 			t.Errorf("%s: atomic_cap %d, refused opcodes %b", p.Name, r.AtomicCap, r.RefusedOps)
 		}
 	}
-	own := abi.QueryDeviceReply{MaxQP: 9}
+	own := rpc.QueryDeviceReply{MaxQP: 9}
 	r := own
 	new(Profile).Describe(&r)
 	if r != own {
@@ -75,15 +76,15 @@ func TestChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		caps abi.QPCaps
+		caps rpc.QPCaps
 		want error
 	}{
-		{abi.QPCaps{MaxSendWR: 8190, MaxRecvWR: 8190, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 280}, nil},
-		{abi.QPCaps{MaxSendWR: 8191}, syscall.E2BIG},
-		{abi.QPCaps{MaxRecvWR: 8191}, syscall.E2BIG},
-		{abi.QPCaps{MaxSendSGE: 5}, syscall.EINVAL},
-		{abi.QPCaps{MaxRecvSGE: 5}, syscall.EINVAL},
-		{abi.QPCaps{MaxInline: 281}, syscall.EINVAL},
+		{rpc.QPCaps{MaxSendWR: 8190, MaxRecvWR: 8190, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 280}, nil},
+		{rpc.QPCaps{MaxSendWR: 8191}, syscall.E2BIG},
+		{rpc.QPCaps{MaxRecvWR: 8191}, syscall.E2BIG},
+		{rpc.QPCaps{MaxSendSGE: 5}, syscall.EINVAL},
+		{rpc.QPCaps{MaxRecvSGE: 5}, syscall.EINVAL},
+		{rpc.QPCaps{MaxInline: 281}, syscall.EINVAL},
 	} {
 		if err := cxgb4.CheckQP(&tt.caps); !errors.Is(err, tt.want) {
 			t.Errorf("%+v: %v, want %v", tt.caps, err, tt.want)
@@ -111,20 +112,20 @@ func TestChecks(t *testing.T) {
 func TestDepths(t *testing.T) {
 	for _, tt := range []struct {
 		card       string
-		caps       abi.QPCaps
+		caps       rpc.QPCaps
 		send, recv uint32
 	}{
-		{"cxgb4", abi.QPCaps{MaxSendWR: 1, MaxRecvWR: 100}, 7, 100},
-		{"cxgb4", abi.QPCaps{MaxSendWR: 8190, MaxRecvWR: 7}, 8190, 7},
-		{"cxgb4", abi.QPCaps{MaxSendWR: 8191, MaxRecvWR: 7}, 0, 0}, // which is refused
+		{"cxgb4", rpc.QPCaps{MaxSendWR: 1, MaxRecvWR: 100}, 7, 100},
+		{"cxgb4", rpc.QPCaps{MaxSendWR: 8190, MaxRecvWR: 7}, 8190, 7},
+		{"cxgb4", rpc.QPCaps{MaxSendWR: 8191, MaxRecvWR: 7}, 0, 0}, // which is refused
 		// 16 of two units and 258 are 290 of 512; 128 of four and 258 are 770 of 1024
-		{"irdma", abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}, 127, 31},
-		{"irdma", abi.QPCaps{MaxSendWR: 128, MaxRecvWR: 1, MaxSendSGE: 3, MaxRecvSGE: 2}, 191, 7},
-		{"irdma", abi.QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 6,
+		{"irdma", rpc.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}, 127, 31},
+		{"irdma", rpc.QPCaps{MaxSendWR: 128, MaxRecvWR: 1, MaxSendSGE: 3, MaxRecvSGE: 2}, 191, 7},
+		{"irdma", rpc.QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 6,
 			MaxInline: 101}, 63, 7},
-		{"irdma", abi.QPCaps{MaxSendWR: 8127, MaxRecvWR: 8127, MaxSendSGE: 6, MaxRecvSGE: 6}, 8127,
+		{"irdma", rpc.QPCaps{MaxSendWR: 8127, MaxRecvWR: 8127, MaxSendSGE: 6, MaxRecvSGE: 6}, 8127,
 			8191},
-		{"siw", abi.QPCaps{MaxSendWR: 100, MaxRecvWR: 100}, 0, 0},
+		{"siw", rpc.QPCaps{MaxSendWR: 100, MaxRecvWR: 100}, 0, 0},
 	} {
 		p, err := Find(tt.card, false)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/vnic/record"
 )
 
@@ -78,19 +78,19 @@ func (t *Tools) diff(c *cli.Context) error {
 }
 
 // callName is the name of a program's call.
-func callName(op uint16) string { return abi.Op(op).String() }
+func callName(op uint16) string { return rpc.Op(op).String() }
 
 // callText is a program's call, or the reply to it, in words.
 func callText(op uint16, octets []byte, reply bool) string {
 	name := callName(op)
-	if !abi.Op(op).Known() {
+	if !rpc.Op(op).Known() {
 		return fmt.Sprintf("%s, %d octets", name, len(octets))
 	}
-	v, rep := abi.Op(op).Messages()
+	v, rep := rpc.Op(op).Messages()
 	if reply {
 		v = rep
 	}
-	if v == nil || abi.Decode(octets, v) != nil {
+	if v == nil || rpc.Decode(octets, v) != nil {
 		return fmt.Sprintf("%s, %d octets", name, len(octets))
 	}
 	const most = 400

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/onlookers"
 	"github.com/vrnic/vrnic/internal/version"
-	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic/record"
 )
@@ -97,7 +97,7 @@ const maxPrograms = 1 << 16
 // call records one, unless it is of somebody who looks after the daemon.
 func (c *calls) call(call *server.Call) {
 	switch call.Op {
-	case abi.OpList, abi.OpStat, abi.OpControl:
+	case rpc.OpList, rpc.OpStat, rpc.OpControl:
 		return
 	}
 	s := call.Session
@@ -114,7 +114,7 @@ func (c *calls) call(call *server.Call) {
 	var errno uint64
 	why := ""
 	if call.Err != nil {
-		errno, why = uint64(-abi.Status(call.Err)), call.Err.Error()
+		errno, why = uint64(-rpc.Status(call.Err)), call.Err.Error()
 		if e := syscall.Errno(0); errors.As(call.Err, &e) && why == e.Error() {
 			why = "" // as the number says
 		}

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A Port is a UDP port of a network.
@@ -43,7 +43,7 @@ func Start(packets *osmem.Packets, open func(receive func(from netip.AddrPort, d
 	pool := sync.Pool{New: func() any { return new([]byte) }}
 	port, err := open(func(from netip.AddrPort, data []byte) {
 		b := pool.Get().(*[]byte)
-		*b = append(abi.MakeSockAddr(from).Append((*b)[:0]), data...)
+		*b = append(rpc.MakeSockAddr(from).Append((*b)[:0]), data...)
 		packets.Send(*b) // who does not read loses it
 		pool.Put(b)
 	})
@@ -67,7 +67,7 @@ func (r *Relay) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		a, data, ok := abi.CutSockAddr(b[:n])
+		a, data, ok := rpc.CutSockAddr(b[:n])
 		to := a.AddrPort()
 		if !ok || !to.IsValid() || to.Port() == 0 {
 			continue

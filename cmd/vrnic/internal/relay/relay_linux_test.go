@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/rpc"
 )
 
 // A sent is a datagram of a port's.
@@ -69,15 +69,15 @@ func TestBothWays(t *testing.T) {
 	_, p, program, _ := start(t)
 	for _, a := range []string{"10.0.0.2:7", "[fd00::2]:65535"} {
 		at := netip.MustParseAddrPort(a)
-		for n := range len(abi.MakeSockAddr(at).Append(nil)) {
+		for n := range len(rpc.MakeSockAddr(at).Append(nil)) {
 			if n > 0 {
-				write(t, program, abi.MakeSockAddr(at).Append(nil)[:n])
+				write(t, program, rpc.MakeSockAddr(at).Append(nil)[:n])
 			}
 		}
-		write(t, program, abi.SockAddr{Family: 99, Port: 1}.Append(nil))
-		write(t, program, abi.MakeSockAddr(netip.AddrPortFrom(at.Addr(), 0)).Append(nil))
-		write(t, program, append(abi.MakeSockAddr(at).Append(nil), "hello"...))
-		write(t, program, abi.MakeSockAddr(at).Append(nil))
+		write(t, program, rpc.SockAddr{Family: 99, Port: 1}.Append(nil))
+		write(t, program, rpc.MakeSockAddr(netip.AddrPortFrom(at.Addr(), 0)).Append(nil))
+		write(t, program, append(rpc.MakeSockAddr(at).Append(nil), "hello"...))
+		write(t, program, rpc.MakeSockAddr(at).Append(nil))
 		for _, want := range []string{"hello", ""} {
 			if got := <-p.sent; got != (sent{at, want}) {
 				t.Errorf("%v, want %q to %v", got, want, at)
@@ -89,7 +89,7 @@ func TestBothWays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, data, ok := abi.CutSockAddr(b[:n])
+		from, data, ok := rpc.CutSockAddr(b[:n])
 		if !ok || from.AddrPort() != at || string(data) != "back" {
 			t.Errorf("%v %q %v", from, data, ok)
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-const generated = "/* Generated from shm/abi by go generate; do not edit. */\n"
+const generated = "/* Generated from shm/abi and shm/rpc by go generate; do not edit. */\n"
 
 const abiHead = generated + `/*
  * The ABI between the daemon and a program: the layout of shared memory, and the messages of the
@@ -62,7 +62,7 @@ var cTypes = map[string]string{
 func (g *generator) abiHeader() []byte {
 	var b bytes.Buffer
 	b.WriteString(abiHead)
-	g.defines(&b, "layout.go")
+	g.defines(&b, "../abi/layout.go")
 	b.WriteString(`
 /*
  * The same, as structs: for a CQE that has been copied out, and for WQEs that are made in place.
@@ -81,7 +81,7 @@ func (g *generator) slot(b *bytes.Buffer, name, prefix, length string) {
 	var asserts strings.Builder
 	at := 0
 	fmt.Fprintf(b, "struct vrnic_%s {\n", name)
-	for _, c := range g.order["layout.go"] {
+	for _, c := range g.order["../abi/layout.go"] {
 		off := g.consts[c]
 		if c == length {
 			break

@@ -18,7 +18,7 @@ func TestUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the table says: run go generate ./shm/abi", name)
+			t.Errorf("%s is not what the table says: run go generate ./shm/rpc", name)
 		}
 	}
 }

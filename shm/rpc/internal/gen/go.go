@@ -9,7 +9,7 @@ import (
 
 const generatedGo = `// Code generated from messages.table by go generate; DO NOT EDIT.
 
-package abi
+package rpc
 
 `
 

@@ -1,7 +1,7 @@
-// Gen writes what follows from messages.table and from the constants of package abi: the Go
-// structs, their codec and the calls (messages.go, messages_unsafe.go, calls.go), and the C headers
-// (verbs/abi.h, verbs/abi_control.h, verbs/abi_cm.h). go generate runs it in the folder of package
-// abi.
+// Gen writes what follows from messages.table and from the constants of packages abi and rpc:
+// the Go structs, their codec and the calls (messages.go, messages_unsafe.go, calls.go), and the C
+// headers (verbs/abi.h, verbs/abi_control.h, verbs/abi_cm.h). go generate runs it in the folder of
+// package rpc.
 package main
 
 import (
@@ -17,9 +17,9 @@ import (
 )
 
 // sources have the constants that C has, too.
-var sources = []string{"layout.go", "control.go", "control_cm.go"}
+var sources = []string{"../abi/layout.go", "constants.go", "cm.go"}
 
-// verbsDir is where the C headers are, seen from package abi.
+// verbsDir is where the C headers are, seen from package rpc.
 const verbsDir = "../../verbs"
 
 func main() {
@@ -44,7 +44,7 @@ type generator struct {
 	order    map[string][]string // the constants of a file
 }
 
-// generate returns the files by name; dir is that of package abi.
+// generate returns the files by name; dir is that of package rpc.
 func generate(dir string) (map[string][]byte, error) {
 	g := &generator{
 		fset: token.NewFileSet(), files: make(map[string]*ast.File), consts: make(map[string]int),
@@ -55,6 +55,7 @@ func generate(dir string) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		f.Name.Name = "abi" // they are evaluated as one package
 		g.files[name] = f
 	}
 	if err := g.evaluate(); err != nil {
@@ -67,8 +68,8 @@ func generate(dir string) (map[string][]byte, error) {
 	c := func(name string) string { return filepath.Join(dir, verbsDir, name) }
 	out := map[string][]byte{
 		c("abi.h"):         g.abiHeader(),
-		c("abi_control.h"): g.part("abi_control.h", "control.go"),
-		c("abi_cm.h"):      g.part("abi_cm.h", "control_cm.go"),
+		c("abi_control.h"): g.part("abi_control.h", "constants.go"),
+		c("abi_cm.h"):      g.part("abi_cm.h", "cm.go"),
 	}
 	for name, f := range map[string]func() ([]byte, error){
 		"calls.go": g.table.goCalls, "messages.go": g.table.goStructs,
