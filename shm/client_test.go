@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -145,7 +146,8 @@ func TestClientObjects(t *testing.T) {
 	if _, err := c.Open(""); !errors.Is(err, rdma.ErrClosed) {
 		t.Errorf("open on a closed client: %v", err)
 	}
-	eventually(t, "the session's objects are gone", func() bool { return h.loop.Objects() == 0 })
+	needtest.Eventually(t, "the session's objects are gone",
+		func() bool { return h.loop.Objects() == 0 })
 }
 
 func TestClientRegister(t *testing.T) {
@@ -255,7 +257,7 @@ func TestClientUnsignaled(t *testing.T) {
 	wr := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte{1}, RemoteAddr: b.mr.Addr(),
 		RKey: b.mr.RKey()}
 	for i := range 100 {
-		eventually(t, "room in the queue", func() bool {
+		needtest.Eventually(t, "room in the queue", func() bool {
 			err := a.qp.PostSend(&wr)
 			if err != nil && !errors.Is(err, rdma.ErrQueueFull) {
 				t.Fatalf("post %d: %v", i, err)
@@ -265,7 +267,7 @@ func TestClientUnsignaled(t *testing.T) {
 	}
 	wr.Flags |= rdma.Signaled
 	wr.ID = 9
-	eventually(t, "room for the last", func() bool { return a.qp.PostSend(&wr) == nil })
+	needtest.Eventually(t, "room for the last", func() bool { return a.qp.PostSend(&wr) == nil })
 	if wc := next(t, a.scq); wc.ID != 9 || wc.Status != rdma.WCSuccess {
 		t.Errorf("%+v", wc)
 	}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -59,7 +60,7 @@ func TestClientConnectFails(t *testing.T) {
 		t.Errorf("cancelled connect: %v", err)
 	}
 	// It does not wait for the daemon, which hears of it and of the accept from two clients.
-	eventually(t, "its id is gone", func() bool { return h.loop.Objects() < objects })
+	needtest.Eventually(t, "its id is gone", func() bool { return h.loop.Objects() < objects })
 	if _, err := r.Accept(ctx, b.qp, rdma.ConnParam{}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("accept of a connect that was given up: %v", err)
 	}
@@ -79,7 +80,7 @@ func TestClientConnectFails(t *testing.T) {
 	}
 	// A listener that closes refuses what waits.
 	go func() { errs <- dial(l.Addr().Port()) }()
-	eventually(t, "a request waits", func() bool { return h.loop.Objects() >= 15 })
+	needtest.Eventually(t, "a request waits", func() bool { return h.loop.Objects() >= 15 })
 	check(t, l.Close())
 	if err := <-errs; !errors.As(err, &rej) {
 		t.Errorf("listener closed: %v", err)
@@ -167,7 +168,7 @@ func TestClientDisconnect(t *testing.T) {
 			t.Errorf("receive on a QP in Error: %+v", wc)
 		}
 	}
-	eventually(t, "ids are given back", func() bool { return h.loop.Objects() == 2*6 })
+	needtest.Eventually(t, "ids are given back", func() bool { return h.loop.Objects() == 2*6 })
 }
 
 func TestClientEndsOfConnections(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -121,7 +122,8 @@ func TestClientDistrustsRings(t *testing.T) {
 			case <-testContext(t).Done():
 				t.Error("the connection never ended")
 			}
-			eventually(t, "the daemon has heard of it", func() bool { return h.srv.Stats().Sessions == 1 })
+			needtest.Eventually(t, "the daemon has heard of it",
+				func() bool { return h.srv.Stats().Sessions == 1 })
 		})
 	}
 }

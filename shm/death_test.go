@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
@@ -212,12 +213,12 @@ func TestClientServerKilled(t *testing.T) {
 	path, daemon := startServerProcess(t)
 	open := func(name string) *shm.Device { return must(dialAt(t, path).Open(name))(t) }
 	w := watchDeath(t, open("loop0"), open("loop1"))
-	eventually(t, "all block, but the one that polls",
+	needtest.Eventually(t, "all block, but the one that polls",
 		func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
 	check(t, daemon.Kill())
 	w.gone()
 	// The process closes its connections before its listener, or behind it.
-	eventually(t, "who dials is told to start a daemon", func() bool {
+	needtest.Eventually(t, "who dials is told to start a daemon", func() bool {
 		c, err := shm.Dial(path)
 		if err == nil {
 			c.Close()

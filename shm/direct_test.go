@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -395,7 +396,7 @@ func TestDirectDeath(t *testing.T) {
 	}{{b.rcq, 0, 3, 8, rdma.WCRecv}, {a.scq, 3, 3, 3, rdma.WCSend}} {
 		var wc [1]rdma.WC
 		var got []rdma.WC
-		eventually(t, "the end", func() bool {
+		needtest.Eventually(t, "the end", func() bool {
 			n, err := e.cq.Poll(wc[:])
 			got = append(got, wc[:n]...)
 			return errors.Is(err, rdma.ErrDeviceGone)
@@ -432,7 +433,8 @@ func TestDirectUnfinished(t *testing.T) {
 		check(t, a.qp.PostSend(wr))
 		next(t, b.rcq) // the daemon has said of the one before that it is over
 		if i%3 == 0 {
-			eventually(t, "the completion", func() bool { return prod.Load() == before+1+uint32(i)/3 })
+			needtest.Eventually(t, "the completion",
+				func() bool { return prod.Load() == before+1+uint32(i)/3 })
 		}
 	}
 	if n := h.loop.Direct() - sent; n != 2 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
@@ -95,16 +96,6 @@ func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// eventually waits for something that another goroutine of the same process brings about.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTime); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
 	}
 }
 
@@ -224,7 +215,7 @@ func connect(t testing.TB, a, b *node) {
 func next(t testing.TB, cq rdma.CQ) rdma.WC {
 	t.Helper()
 	var wc [1]rdma.WC
-	eventually(t, "a completion", func() bool {
+	needtest.Eventually(t, "a completion", func() bool {
 		n, err := cq.Poll(wc[:])
 		check(t, err)
 		return n == 1

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -194,7 +195,7 @@ func TestClientCloseDevice(t *testing.T) {
 	}
 	check(t, a.dev.Close())
 	check(t, b.dev.Close())
-	eventually(t, "nothing is left", func() bool { return h.loop.Objects() == 0 })
+	needtest.Eventually(t, "nothing is left", func() bool { return h.loop.Objects() == 0 })
 }
 
 // A request that is accepted when its device has been closed is refused, and the client's other

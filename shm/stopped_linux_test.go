@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/rpc"
@@ -176,7 +177,7 @@ func TestClientStopped(t *testing.T) {
 		s.goOn()
 	}
 	check(t, l.Close()) // with the requests of attempts that got so far
-	eventually(t, "the ids of the attempts have gone", func() bool { return h.ids() == idle })
+	needtest.Eventually(t, "the ids of the attempts have gone", func() bool { return h.ids() == idle })
 	connect(t, a, b)
 
 	for range 2 {
@@ -216,7 +217,8 @@ func TestClientStoppedAccept(t *testing.T) {
 	s.goOn()
 	<-connected // or reset at once: the daemon has accepted, and then the id has ended
 	check(t, a.qp.Close())
-	eventually(t, "the ids of the connection have gone", func() bool { return h.ids() == idle })
+	needtest.Eventually(t, "the ids of the connection have gone",
+		func() bool { return h.ids() == idle })
 }
 
 // ids is how many ids of the connection manager there are.

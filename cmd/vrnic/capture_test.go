@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gopacket/gopacket/pcapgo"
 
@@ -42,16 +41,6 @@ func commentsOf(t *testing.T, path string) (comments []string) {
 	}
 }
 
-// eventually waits for what happens by itself.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after a minute not yet: %s", what)
-		}
-	}
-}
-
 // A capture of one queue pair has its packets, and says of each whose it is.
 func TestCaptureQP(t *testing.T) {
 	socket := pingDaemon(t)
@@ -59,7 +48,7 @@ func TestCaptureQP(t *testing.T) {
 	client := startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p",
 		port, "-C", "100000000")
 	var qpn int
-	eventually(t, "a connection", func() bool {
+	needtest.Eventually(t, "a connection", func() bool {
 		_, stdout, _ := vrnic("show", "qp", "-d", "left", "--json", "--socket", socket)
 		var rows []struct {
 			QPN    int
@@ -108,7 +97,7 @@ func TestCaptureRequests(t *testing.T) {
 			socket := pingDaemon(t, tt.options...)
 			wr := regexp.MustCompile(`, wr \d+( \d+)* of QP \d+ of ` + tt.dev)
 			// What comes before it is known whose it is has no comment: on a busy machine all of it.
-			eventually(t, "packets of requests", func() bool {
+			needtest.Eventually(t, "packets of requests", func() bool {
 				of := 0
 				for _, c := range captureRequests(t, socket, tt.dev, tt.ping) {
 					if wr.MatchString(c) {
@@ -131,7 +120,7 @@ func captureRequests(t *testing.T, socket, dev string, ping []string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "wr.pcapng")
 	p := startUp(t, nil, "capture", "--socket", socket, "-d", dev, "--wr", "-w", file)
-	eventually(t, "the file", func() bool {
+	needtest.Eventually(t, "the file", func() bool {
 		st, err := os.Stat(file)
 		return err == nil && st.Size() > 0
 	})
@@ -155,7 +144,7 @@ func TestTraceQP(t *testing.T) {
 		"100000000")
 	trace := func(args ...string) string {
 		var qpn string
-		eventually(t, "a queue pair", func() bool {
+		needtest.Eventually(t, "a queue pair", func() bool {
 			_, stdout, _ := vrnic("show", "qp", "-d", "left", "--json", "--socket", socket)
 			var rows []struct{ QPN int }
 			if json.Unmarshal([]byte(stdout), &rows) != nil || len(rows) != 1 {
@@ -172,12 +161,12 @@ func TestTraceQP(t *testing.T) {
 		}
 		return stdout
 	}
-	eventually(t, "a Send on the wire, and its end", func() bool {
+	needtest.Eventually(t, "a Send on the wire, and its end", func() bool {
 		text := trace()
 		return strings.Contains(text, " post     SEND wr ") && strings.Contains(text, " out ") &&
 			strings.Contains(text, " Send qn=0 ") && strings.Contains(text, ", success, ")
 	})
-	eventually(t, "the request of a Send on the wire", func() bool {
+	needtest.Eventually(t, "the request of a Send on the wire", func() bool {
 		for line := range strings.Lines(trace("--json")) {
 			var l struct {
 				Event, Text string
@@ -252,7 +241,7 @@ func laterInTshark(t *testing.T, tshark, dev, addr string) {
 		"100000000", "-S", "5000")
 	file := filepath.Join(t.TempDir(), "late.pcapng")
 	const count = 200
-	eventually(t, "a connection", func() bool {
+	needtest.Eventually(t, "a connection", func() bool {
 		_, stdout, _ := vrnic("stat", "--json", "--socket", socket)
 		var rows []struct {
 			Dev   string
@@ -326,7 +315,7 @@ func opensInTshark(t *testing.T, tshark, socket, dev, addr string, ping []string
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "all.pcapng")
 	p := startUp(t, nil, "capture", "--socket", socket, "-d", dev, "-w", file)
-	eventually(t, "the file", func() bool {
+	needtest.Eventually(t, "the file", func() bool {
 		st, err := os.Stat(file)
 		return err == nil && st.Size() > 0
 	})
@@ -389,7 +378,7 @@ func TestCaptureFails(t *testing.T) {
 		t.Error("a capture that failed has written a file")
 	}
 	c := startUp(t, nil, "capture", "--socket", socket, "-d", "left", "-w", file)
-	eventually(t, "the file", func() bool {
+	needtest.Eventually(t, "the file", func() bool {
 		st, err := os.Stat(file)
 		return err == nil && st.Size() > 0
 	})
@@ -425,7 +414,7 @@ func TestCaptureIntoFullPipe(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { _ = capture.Wait(); close(ended) }() // how is of no interest
-	eventually(t, "its end", func() bool {
+	needtest.Eventually(t, "its end", func() bool {
 		if err := capture.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Log(err)
 		}

@@ -324,7 +324,7 @@ func TestPortAddTAP(t *testing.T) {
 	if err := ns.DelLink("t0"); err != nil {
 		t.Fatal(err)
 	}
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		return strings.Contains(on(t, socket, "show", "port"), "the device is gone")
 	}) {
 		t.Errorf("nobody says that the TAP is gone:\n%s", on(t, socket, "show", "port"))

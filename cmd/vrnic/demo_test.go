@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -192,12 +193,9 @@ func TestDemoKilled(t *testing.T) {
 	r, _ := stopDemo(t, " client ")
 	r.cmd.Process.Kill()
 	r.cmd.Wait()
-	for deadline := time.Now().Add(2 * time.Minute); len(r.processes()) > 0; time.Sleep(
-		time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("left: %v", r.processes())
-		}
-	}
+	needtest.Eventually(t, "the demo's processes end", func() bool {
+		return len(r.processes()) == 0
+	})
 }
 
 // The two ends, in this process.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // vrnic top prints who moves what, with the program's name and number, where nobody looks at a
@@ -15,7 +17,7 @@ func TestTop(t *testing.T) {
 	ping := startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p",
 		port, "-C", "100000000", "-S", "4096")
 	var row []string
-	eventually(t, "a rate of the ping's queue pair", func() bool {
+	needtest.Eventually(t, "a rate of the ping's queue pair", func() bool {
 		status, stdout, stderr := vrnic("top", "--socket", socket, "-n", "1", "--interval", "100ms",
 			"--sort", "messages")
 		if status != 0 || !strings.Contains(stdout, "2 devices") {
@@ -62,7 +64,7 @@ func TestStatHistogram(t *testing.T) {
 		Max   int `json:"max_ns"`
 	}
 	var qpn uint32
-	eventually(t, "Sends of the ping", func() bool {
+	needtest.Eventually(t, "Sends of the ping", func() bool {
 		status, stdout, stderr := vrnic("stat", "--histogram", "left", "--for", "100ms", "--json",
 			"--socket", socket)
 		var rows []row
@@ -77,7 +79,7 @@ func TestStatHistogram(t *testing.T) {
 		return qpn != 0
 	})
 	for _, of := range []string{fmt.Sprint(qpn), "all"} {
-		eventually(t, "a table of "+of, func() bool {
+		needtest.Eventually(t, "a table of "+of, func() bool {
 			status, stdout, stderr := vrnic("stat", "--histogram", of, "-d", "left", "--for", "100ms",
 				"--socket", socket)
 			lines := strings.Split(stdout, "\n")

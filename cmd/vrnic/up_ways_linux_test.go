@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -98,12 +99,9 @@ func TestUpEndsSearches(t *testing.T) {
 			wantARP(t, port, lost)
 			start := time.Now()
 			c.Kill()
-			for limit := time.Now().Add(time.Minute); hasClient(t, watch, c.PID()); {
-				if time.Now().After(limit) {
-					t.Fatal("the client is still there")
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			needtest.Eventually(t, "the client has gone", func() bool {
+				return !hasClient(t, watch, c.PID())
+			})
 			return time.Since(start)
 		})
 	})

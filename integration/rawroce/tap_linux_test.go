@@ -64,7 +64,7 @@ func TestKernelSocket(t *testing.T) {
 		return err
 	}}
 	// The kernel takes its time to have an address of IPv6 that is its own alone.
-	netstacktest.Eventually(t, "an address", func() bool {
+	needtest.Eventually(t, "an address", func() bool {
 		err = ns.Do(func() (err error) {
 			sock, err = listen.ListenPacket(context.Background(), "udp6", "[fd77::9]:4791")
 			return err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // A counting is a RawConn that counts its calls, and those that are under way.
@@ -90,11 +92,7 @@ func TestFull(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(patience); full.made.Load() < 3*senders; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d calls were made", full.made.Load())
-		}
-	}
+	needtest.Eventually(t, "three calls of each", func() bool { return full.made.Load() >= 3*senders })
 	if n := full.most.Load(); n >= senders {
 		t.Errorf("%d calls of %d senders wait at once", n, senders)
 	}

@@ -24,9 +24,14 @@ func Addresses(n int) []netip.Prefix {
 // NewStack makes a stack with Addresses(n), closed when the test ends.
 func NewStack(tb testing.TB, sw *ethswitch.Switch, n, mtu int) *netstack.Stack {
 	tb.Helper()
-	s, err := netstack.NewStack(sw, netstack.Config{
-		Name: fmt.Sprintf("vrnic%d", n), MTU: mtu, Addrs: Addresses(n),
-	})
+	return NewStackOf(tb, sw, n, netstack.Config{MTU: mtu})
+}
+
+// NewStackOf is NewStack with more that the stack is to have.
+func NewStackOf(tb testing.TB, sw *ethswitch.Switch, n int, c netstack.Config) *netstack.Stack {
+	tb.Helper()
+	c.Name, c.Addrs = fmt.Sprintf("vrnic%d", n), Addresses(n)
+	s, err := netstack.NewStack(sw, c)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -4,20 +4,9 @@ import (
 	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
-
-// Eventually waits for something that another goroutine or the kernel does soon.
-func Eventually(tb testing.TB, what string, f func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
 
 // Exchange sends n octets each way at once and checks them; then both ends see the end.
 func Exchange(t *testing.T, a, b *tcp.Conn, n int64) {

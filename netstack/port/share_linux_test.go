@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
@@ -216,18 +217,13 @@ func TestSharePorts(t *testing.T) {
 	}()
 	waitFor := func(what string, want error) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		needtest.Eventually(t, what, func() bool {
 			l, err := listen(at)
 			if err == nil {
 				l.Close()
 			}
-			if errors.Is(err, want) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %v", what, err)
-			}
-		}
+			return errors.Is(err, want)
+		})
 	}
 	waitFor("the stack connects from there", syscall.EADDRINUSE)
 	cancel()

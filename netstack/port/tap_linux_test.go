@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
@@ -432,7 +433,7 @@ func TestTAPKilled(t *testing.T) {
 	}
 	child.Process.Kill()
 	child.Wait()
-	netstacktest.Eventually(t, "the device is gone", func() bool {
+	needtest.Eventually(t, "the device is gone", func() bool {
 		_, ok := ns.devices(t)["vtap0"]
 		return !ok
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -131,7 +132,7 @@ func TestTAPNameTaken(t *testing.T) {
 		attrs.Name = "vtap0"
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 	})
-	netstacktest.Eventually(t, "the port says so", func() bool {
+	needtest.Eventually(t, "the port says so", func() bool {
 		return strings.Contains(tap.String(), "not to be had again")
 	})
 	ns.link(t, "vtap0", netlink.LinkDel)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/frame/frametest"
@@ -55,7 +56,7 @@ func TestUnixTransfer(t *testing.T) {
 	a, b := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 	c := connectUnix(t, sw1, path)
 	l := listenUnix(t, sw2, path)
-	netstacktest.Eventually(t, "connected", func() bool { return c.Connected() && l.Connected() })
+	needtest.Eventually(t, "connected", func() bool { return c.Connected() && l.Connected() })
 	for _, v6 := range []bool{false, true} {
 		from, to := netstacktest.Connect(t, a, b, v6)
 		netstacktest.Exchange(t, from, to, 8<<20)
@@ -85,22 +86,22 @@ func TestUnixReconnect(t *testing.T) {
 	c := connectUnix(t, sw1, path)
 	l := listenUnix(t, sw2, path)
 	both := func() bool { return c.Connected() && l.Connected() }
-	netstacktest.Eventually(t, "first peer", both)
+	needtest.Eventually(t, "first peer", both)
 	send(1)
 
 	c.Close()
-	netstacktest.Eventually(t, "peer gone", func() bool { return !l.Connected() })
+	needtest.Eventually(t, "peer gone", func() bool { return !l.Connected() })
 	c = connectUnix(t, sw1, path)
-	netstacktest.Eventually(t, "second peer", both)
+	needtest.Eventually(t, "second peer", both)
 	send(2)
 
 	l.Close()
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
 	}
-	netstacktest.Eventually(t, "listener gone", func() bool { return !c.Connected() })
+	needtest.Eventually(t, "listener gone", func() bool { return !c.Connected() })
 	l = listenUnix(t, sw2, path)
-	netstacktest.Eventually(t, "second listener", both)
+	needtest.Eventually(t, "second listener", both)
 	send(3)
 }
 
@@ -118,7 +119,7 @@ func TestUnixOnePeer(t *testing.T) {
 		return c
 	}
 	first := dial()
-	netstacktest.Eventually(t, "first peer", l.Connected)
+	needtest.Eventually(t, "first peer", l.Connected)
 	second := dial()
 	defer second.Close()
 	frame := frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7)
@@ -344,7 +345,7 @@ func TestUnixSlowPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	netstacktest.Eventually(t, "peer", l.Connected)
+	needtest.Eventually(t, "peer", l.Connected)
 	octets := append(frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7), make([]byte, 1400)...)
 	const n = 8000 // more than socket and queue hold
 	for range n {

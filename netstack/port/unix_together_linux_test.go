@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/frame/frametest"
-	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
 // A waiter is a port that puts off what it has to do for a frame to the last of those that come
@@ -50,7 +50,7 @@ func beside(t *testing.T) (*waiter, *ethswitch.Attachment, net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	netstacktest.Eventually(t, "a peer", l.Connected)
+	needtest.Eventually(t, "a peer", l.Connected)
 	return w, at, c
 }
 

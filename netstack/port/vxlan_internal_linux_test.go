@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
@@ -277,9 +278,7 @@ func TestVXLANFloodClose(t *testing.T) {
 		})
 	}
 	arrives(t, near, ether(everybody, 2, "flood"))
-	for v.refused.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	needtest.Eventually(t, "a refusal", func() bool { return v.refused.Load() > 0 })
 	if err := v.Close(); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/netstack/sctphost"
@@ -61,7 +62,7 @@ func TestSCTPChurn(t *testing.T) {
 	} else {
 		t.Logf("the heap has grown by %d octets in %d associations", grown, n-warm)
 	}
-	netstacktest.Eventually(t, "the goroutines of the last associations have ended", func() bool {
+	needtest.Eventually(t, "the goroutines of the last associations have ended", func() bool {
 		return runtime.NumGoroutine() <= goroutines+4 // the runtime's own come and go
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -137,7 +138,7 @@ func TestDirectNotToItself(t *testing.T) {
 		send(src)
 		// From somebody else's address it does come, and behind the first.
 		send(netip.AddrPortFrom(src.Addr().Next().Next(), src.Port()))
-		netstacktest.Eventually(t, "a stranger's packet", func() bool { return strangers() > 0 })
+		needtest.Eventually(t, "a stranger's packet", func() bool { return strangers() > 0 })
 		if n := strangers(); n != 1 {
 			t.Errorf("v6=%v: a packet of a stranger with our address reaches SCTP", v6)
 		}

@@ -59,14 +59,7 @@ func TestAbortDropsWhatIsQueued(t *testing.T) {
 			})
 			var stacks [2]*netstack.Stack
 			for i := range stacks {
-				st, err := netstack.NewStack(sw[i], netstack.Config{
-					Name: fmt.Sprintf("vrnic%d", i+1), Addrs: netstacktest.Addresses(i + 1), Clock: clock,
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { st.Close() })
-				stacks[i] = st
+				stacks[i] = netstacktest.NewStackOf(t, sw[i], i+1, netstack.Config{Clock: clock})
 			}
 			a, b := netstacktest.Connect(t, stacks[0], stacks[1], v6)
 			defer b.Close()

@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -27,13 +28,7 @@ func TestDelayedACK(t *testing.T) {
 	})
 	var stacks [2]*netstack.Stack
 	for i, sw := range []*ethswitch.Switch{sw1, sw2} {
-		var err error
-		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s",
-			Addrs: netstacktest.Addresses(i + 1), Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stacks[i].Close()
+		stacks[i] = netstacktest.NewStackOf(t, sw, i+1, netstack.Config{Clock: clock})
 	}
 	a, b := netstacktest.Connect(t, stacks[0], stacks[1], false)
 	defer a.Close()
@@ -63,7 +58,7 @@ func TestDelayedACK(t *testing.T) {
 	if n := stacks[1].Stats().TCPSegmentsSent - made; n != 100 {
 		t.Errorf("100 answers took %d segments, sent or not", n)
 	}
-	netstacktest.Eventually(t, "ACK of the last answer", func() bool {
+	needtest.Eventually(t, "ACK of the last answer", func() bool {
 		clock.Advance(time.Millisecond)
 		return bare.Load() == 1
 	})

@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -35,15 +36,8 @@ func newSilentLab(t *testing.T, v6 bool, keepAlive, userTimeout time.Duration) *
 	porttest.Wire(t, sw[0], sw[1], false, func(porttest.Received) bool { return !l.cut.Load() })
 	var stacks [2]*netstack.Stack
 	for i := range stacks {
-		st, err := netstack.NewStack(sw[i], netstack.Config{
-			Name: fmt.Sprintf("vrnic%d", i+1), Addrs: netstacktest.Addresses(i + 1), Clock: l.clock,
-			KeepAlive: keepAlive, UserTimeout: userTimeout,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { st.Close() })
-		stacks[i] = st
+		stacks[i] = netstacktest.NewStackOf(t, sw[i], i+1, netstack.Config{Clock: l.clock,
+			KeepAlive: keepAlive, UserTimeout: userTimeout})
 	}
 	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], v6)
 	t.Cleanup(func() {
@@ -184,16 +178,9 @@ func newAskedLab(t *testing.T, v6 bool, keepAlive [2]time.Duration,
 	})
 	var stacks [2]*netstack.Stack
 	for i := range stacks {
-		st, err := netstack.NewStack(sw[i], netstack.Config{
-			Name: fmt.Sprintf("vrnic%d", i+1), Addrs: netstacktest.Addresses(i + 1), Clock: l.clock,
-			KeepAlive: keepAlive[i], UserTimeout: userTimeout,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { st.Close() })
-		stacks[i] = st
-		l.askers[i] = netstacktest.NewAsker(t, sw[i], st)
+		stacks[i] = netstacktest.NewStackOf(t, sw[i], i+1, netstack.Config{Clock: l.clock,
+			KeepAlive: keepAlive[i], UserTimeout: userTimeout})
+		l.askers[i] = netstacktest.NewAsker(t, sw[i], stacks[i])
 	}
 	l.a, l.b = netstacktest.Connect(t, stacks[0], stacks[1], v6)
 	t.Cleanup(func() { l.a.Close(); l.b.Close() })
@@ -211,7 +198,7 @@ func (l *askedLab) arm() {
 func (l *askedLab) advance(t *testing.T, d time.Duration) {
 	t.Helper()
 	l.clock.Advance(d)
-	netstacktest.Eventually(t, "all answers", func() bool {
+	needtest.Eventually(t, "all answers", func() bool {
 		open := l.open.Load()
 		for _, a := range l.askers {
 			a.Wait()
@@ -242,7 +229,7 @@ func TestIdleConnectionStays(t *testing.T) {
 // fill fills the window of b, which reads nothing.
 func fill(t *testing.T, clock *faketime.ManualClock, a, b *tcp.Conn) {
 	t.Helper()
-	netstacktest.Eventually(t, "a closed window", func() bool {
+	needtest.Eventually(t, "a closed window", func() bool {
 		n, err := a.WriteFrom(netstacktest.NewSource(64 << 10))
 		if err != nil {
 			t.Fatal(err)

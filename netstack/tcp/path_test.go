@@ -1,7 +1,6 @@
 package tcp_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -22,14 +21,7 @@ func TestBadPath(t *testing.T) {
 			porttest.Path(t, sw[0], sw[1], clock, s)
 			var stacks [2]*netstack.Stack
 			for i := range stacks {
-				st, err := netstack.NewStack(sw[i], netstack.Config{
-					Name: fmt.Sprintf("vrnic%d", i+1), Addrs: netstacktest.Addresses(i + 1), Clock: clock,
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { st.Close() })
-				stacks[i] = st
+				stacks[i] = netstacktest.NewStackOf(t, sw[i], i+1, netstack.Config{Clock: clock})
 			}
 			a, b := netstacktest.Connect(t, stacks[0], stacks[1], seed%2 == 1)
 			netstacktest.Exchange(t, a, b, 256<<10)

@@ -249,12 +249,7 @@ func inside(t *testing.T) (s1, s2 *netstack.Stack) {
 	sw := ethswitch.New(ethswitch.Config{})
 	var stacks [2]*netstack.Stack
 	for i := range stacks {
-		var err error
-		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprint("s", i),
-			Addrs: netstacktest.Addresses(i + 1)}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { stacks[i].Close() })
+		stacks[i] = netstacktest.NewStackOf(t, sw, i+1, netstack.Config{})
 	}
 	return stacks[0], stacks[1]
 }

@@ -2,7 +2,6 @@ package tcp_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -116,13 +115,8 @@ func newRig(tb testing.TB, w badWire, seed uint64) *rig {
 	}
 	r.dirs[0].to, r.dirs[1].to = ats[1], ats[0]
 	for i := range 2 {
-		st, err := netstack.NewStack(sw[i], netstack.Config{Name: fmt.Sprintf("vrnic%d", i+1),
-			Addrs: netstacktest.Addresses(i + 1), Clock: r.clock, ReceiveBuffer: w.receive})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { st.Close() })
-		r.stacks[i] = st
+		r.stacks[i] = netstacktest.NewStackOf(tb, sw[i], i+1, netstack.Config{Clock: r.clock,
+			ReceiveBuffer: w.receive})
 	}
 	return r
 }

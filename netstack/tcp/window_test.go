@@ -28,13 +28,7 @@ func TestWindowGrows(t *testing.T) {
 	for i := range stacks {
 		sw := ethswitch.New(ethswitch.Config{})
 		ports[i] = porttest.NewPort(t, sw, "wire", true)
-		var err error
-		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s",
-			Addrs: netstacktest.Addresses(i + 1), Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stacks[i].Close()
+		stacks[i] = netstacktest.NewStackOf(t, sw, i+1, netstack.Config{Clock: clock})
 	}
 	var ends [2]atomic.Pointer[tcp.Conn]
 	most := 0 // super-frames that were under way

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -54,7 +55,7 @@ func TestEMSS(t *testing.T) {
 		if err := attacker.Send(netstacktest.TooBig(s1, a, 1300), frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
-		netstacktest.Eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
+		needtest.Eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
 		if got := int64(a.EMSS()); got != 1300+14-headers-room {
 			t.Errorf("v6=%v: EMSS %d with a path MTU of 1300", v6, got)
 		}

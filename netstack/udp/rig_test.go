@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -192,15 +191,4 @@ func (r *rig) arp(op byte, mac frame.MAC, addr [4]byte, toMAC frame.MAC, to [4]b
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, op)
 	b = append(append(b, mac[:]...), addr[:]...)
 	return append(append(b, toMAC[:]...), to[:]...)
-}
-
-// within waits until ok is true, for what goroutines do.
-func within(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-		time.Sleep(time.Millisecond) // before it looks again
-	}
 }

@@ -320,7 +320,7 @@ func TestNeighbour(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := newSource(addrs(1)[0], peer)
-	within(t, "packets go where the peer was", func() bool {
+	needtest.Eventually(t, "packets go where the peer was", func() bool {
 		src.n = 1
 		return way.Send(src) == nil && way.NextHop() == moved
 	})

@@ -14,6 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 const bufferSize = 1 << 20
@@ -91,10 +93,8 @@ func connectedTo(t *testing.T) (a, b *tcp.Endpoint, peer *stack.Stack) {
 
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("gVisor has changed: waited in vain for %s", what)
-		}
+	if !needtest.Becomes(is) {
+		t.Fatalf("gVisor has changed: waited in vain for %s", what)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/rpc"
@@ -88,7 +89,7 @@ func TestMigrate(t *testing.T) {
 		connected <- err
 	}()
 	c := d.Dial()
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		rows, err := c.List("cm")
 		return err == nil && slices.ContainsFunc(rows,
 			func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -561,7 +562,7 @@ func TestSRQPlaces(t *testing.T) {
 		c.ok(y.CQ.Wait(ctx))
 		// The second has completed, and nobody polls it before its QP goes.
 		c.ok(y.QP.Close())
-		if !daemontest.Eventually(func() bool { return srq.PostRecv(&rdma.RecvWR{ID: 9}) == nil }) {
+		if !needtest.Becomes(func() bool { return srq.PostRecv(&rdma.RecvWR{ID: 9}) == nil }) {
 			c.Error("the place of a receive that went with its QP stays taken")
 		}
 		c.is("only that one", srq.PostRecv(&rdma.RecvWR{}), rdma.ErrQueueFull)

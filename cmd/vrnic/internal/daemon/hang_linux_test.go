@@ -256,12 +256,12 @@ func memoryHangs(t *testing.T) (took time.Duration) {
 	}
 	took = time.Since(killed)
 	others("while the session ends")
-	if !daemontest.Eventually(func() bool { _, s := session(); return s == "stuck" }) {
+	if !needtest.Becomes(func() bool { _, s := session(); return s == "stuck" }) {
 		n, s := session()
 		t.Errorf("%d copies, session %q, want stuck", n, s)
 	}
 	fs.Kill()
-	if !daemontest.Eventually(func() bool { _, s := session(); return s == "gone" }) {
+	if !needtest.Becomes(func() bool { _, s := session(); return s == "gone" }) {
 		t.Error("the session is there though no copy hangs")
 	}
 	others("afterwards")
@@ -356,7 +356,7 @@ func TestDescriptorHangs(t *testing.T) {
 			}
 			d.Dial().Close()
 			fs.Kill()
-			if !daemontest.Eventually(func() bool { return state() == "gone" }) {
+			if !needtest.Becomes(func() bool { return state() == "gone" }) {
 				t.Errorf("the session is %s though nothing hangs", state())
 			}
 		})

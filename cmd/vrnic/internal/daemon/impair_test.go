@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -102,7 +103,7 @@ func disturbed(t *testing.T, d *daemontest.Daemon, a, b *daemontest.End, target 
 	b.Recv(1, 0, 1000)
 	a.Fill(0, 1000, 9)
 	a.Send(2, 0, 1000)
-	if !daemontest.Eventually(func() bool { return impairments(t, d)[target+" out"].Corrupted > 0 }) {
+	if !needtest.Becomes(func() bool { return impairments(t, d)[target+" out"].Corrupted > 0 }) {
 		t.Error("nothing is wrong")
 	}
 	mustChange(t, d, shm.Del, "impair", target)
@@ -157,7 +158,7 @@ func TestImpairQP(t *testing.T) {
 		echo(t, x, y, 5, short)
 		b.Recv(1, 0, 100)
 		a.Send(2, 0, 100)
-		if !daemontest.Eventually(func() bool { return impairments(t, d)[name+" out"].Lost > 0 }) {
+		if !needtest.Becomes(func() bool { return impairments(t, d)[name+" out"].Lost > 0 }) {
 			t.Errorf("%s: nothing is lost", transport)
 		}
 		mustChange(t, d, shm.Del, "impair", "")

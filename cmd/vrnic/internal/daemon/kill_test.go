@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -238,7 +239,7 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 		}()
 		// The request is there when the daemon shows it.
 		var rows []json.RawMessage
-		if !daemontest.Eventually(func() bool {
+		if !needtest.Becomes(func() bool {
 			rows, err = c.List("cm")
 			return err != nil || slices.ContainsFunc(rows,
 				func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })
@@ -280,7 +281,7 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 	}
 	finish()
 	var now string
-	if !daemontest.Eventually(func() bool { now = list(t, c); return now == objects }) {
+	if !needtest.Becomes(func() bool { now = list(t, c); return now == objects }) {
 		t.Errorf("objects that are left:\n%s\nbefore it were\n%s", now, objects)
 	}
 	before.WantBack(t, "after the client was killed")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/latency"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -78,7 +79,7 @@ func TestLatency(t *testing.T) {
 		}
 	}
 	for i := range 20 { // more than may look at once: each makes room
-		if daemontest.Eventually(func() bool {
+		if needtest.Becomes(func() bool {
 			conn, err := c.Latency(context.Background(), nil)
 			return err == nil && conn.Close() == nil
 		}) {

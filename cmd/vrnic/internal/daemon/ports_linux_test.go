@@ -110,9 +110,7 @@ func TestLostTAPBesideOthers(t *testing.T) {
 	if err := ns.DelLink("vtap0"); err != nil {
 		t.Fatal(err)
 	}
-	for log.count(linkUp) == 0 { // it makes the device again
-		time.Sleep(time.Millisecond)
-	}
+	needtest.Eventually(t, "the device is made again", func() bool { return log.count(linkUp) > 0 })
 	if n := log.count(linkDown); n != 1 {
 		t.Errorf("%s is %d times in the log", linkDown, n)
 	}
@@ -170,11 +168,11 @@ func TestAddedDuplicate(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(log, nil))
 	})
 	mustChange(t, wants, shm.Add, "port", "unix-connect:"+dir+"/p")
-	if !daemontest.Eventually(func() bool { return log.count("the link of a port is up") > 0 }) {
+	if !needtest.Becomes(func() bool { return log.count("the link of a port is up") > 0 }) {
 		t.Fatal("the port has no link")
 	}
 	mustChange(t, wants, shm.Add, "device", "near,addr=10.77.0.9/24")
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		return log.count("device=near addr=10.77.0.9 other=02:09:11:81:3a:37\n") > 0
 	}) {
 		t.Errorf("the log does not say that somebody has the address, and who:\n%s", log.text())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/rpc"
@@ -217,7 +218,7 @@ func TestCauseWord(t *testing.T) {
 	}
 	// DDP, tagged buffer error, invalid STag (RFC 5041, section 7.2); found here, so not remote.
 	want := uint32(abi.ErrorValid | 0x1100)
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		return a.qp.Ring.State() == abi.StateErr
 	}) || a.qp.Ring.Cause() != want {
 		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(),
@@ -396,7 +397,7 @@ func TestOwnMemorySRQ(t *testing.T) {
 	want(0, 2)
 	peers[0].Send(2, 0, 4)
 	peers[1].Send(2, 0, 4)
-	if !daemontest.Eventually(func() bool { return starved.Load() != 0 }) {
+	if !needtest.Becomes(func() bool { return starved.Load() != 0 }) {
 		t.Fatal("two Sends wait for a receive and the SRQ is not starved")
 	}
 	post(3)
@@ -408,7 +409,7 @@ func TestOwnMemorySRQ(t *testing.T) {
 	if len(got) != 2 {
 		t.Errorf("both receives went to one QP: %v", got)
 	}
-	if !daemontest.Eventually(func() bool { return starved.Load() == 0 }) {
+	if !needtest.Becomes(func() bool { return starved.Load() == 0 }) {
 		t.Error("nobody waits and the SRQ is still starved")
 	}
 	peers[0].Recv(9, 100, 10)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // When a program that had thousands of objects has ended the daemon looks for garbage, and gives
@@ -25,7 +26,7 @@ func TestMemoryGoesBack(t *testing.T) {
 	}
 	before := forced()
 	c.Close()
-	if !daemontest.Eventually(func() bool { return forced() > before }) {
+	if !needtest.Becomes(func() bool { return forced() > before }) {
 		t.Error("4096 objects have ended, and nobody has given their memory back")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/vnic/record"
@@ -181,16 +182,11 @@ func TestRecordGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	until := time.Now().Add(time.Minute)
-	for {
+	needtest.Eventually(t, "another recording", func() bool {
 		conn, err := c.Record(context.Background(), []string{"vrnic0", "vrnic1"})
 		if err == nil {
 			conn.Close()
-			return
 		}
-		if time.Now().After(until) {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return err == nil
+	})
 }

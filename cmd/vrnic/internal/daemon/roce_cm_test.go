@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
@@ -61,7 +62,7 @@ func TestRoCEConnect(t *testing.T) {
 			<-x.Conn.Done()
 			<-y.Conn.Done()
 			for i, e := range []*daemontest.End{x, y} {
-				if !daemontest.Eventually(func() bool { return e.QP.State() == rdma.QPError }) {
+				if !needtest.Becomes(func() bool { return e.QP.State() == rdma.QPError }) {
 					t.Errorf("end %d is %v when its connection is over", i, e.QP.State())
 				}
 			}
@@ -136,7 +137,7 @@ func TestRoCEStat(t *testing.T) {
 		}
 	}
 	// Packets are counted behind what they bring: the ACK behind x's completion.
-	daemontest.Eventually(func() bool { stat(); return got["dev rocep1"]["rcvd_pkts"] != 0.0 })
+	needtest.Becomes(func() bool { stat(); return got["dev rocep1"]["rcvd_pkts"] != 0.0 })
 	want := map[string][]string{
 		"dev rocep1": {"sends", "sent_pkts", "rcvd_pkts", "rdma_sends"},
 		"dev rocep0": {"receives", "sent_pkts", "rcvd_pkts", "rdma_recvs"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -180,7 +181,7 @@ func TestRoCEClientKilled(t *testing.T) {
 		x.WantStatus("nobody answers", 2, rdma.WCRetryExc)
 		x.WantStatus("the receive flushes", 1, rdma.WCFlush)
 		var now string
-		if !daemontest.Eventually(func() bool { now = held(t, watch); return now == before }) {
+		if !needtest.Becomes(func() bool { now = held(t, watch); return now == before }) {
 			t.Errorf("the daemon has %s\nhad %s", now, before)
 		}
 		l.Close()

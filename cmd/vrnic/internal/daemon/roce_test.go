@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -656,7 +657,7 @@ func TestRoCEClientGone(t *testing.T) {
 				RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey()})
 		}
 		c.Close()
-		if !daemontest.Eventually(func() bool { return len(counts()) == before }) {
+		if !needtest.Becomes(func() bool { return len(counts()) == before }) {
 			t.Fatalf("left behind: %v", counts())
 		}
 		if err := peer.QP.Modify(&rdma.QPAttr{State: rdma.QPReset}, rdma.AttrState); err != nil {

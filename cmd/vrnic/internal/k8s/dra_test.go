@@ -22,6 +22,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -160,7 +161,7 @@ func (s *apiServer) pool() (names []string, generation int64) {
 func (s *apiServer) wantPool(n *node, when string, want ...string) (generation int64) {
 	s.t.Helper()
 	var got []string
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		n.tick <- time.Time{}
 		got, generation = s.pool()
 		return generation > 0 && slices.Equal(got, want)
@@ -331,7 +332,7 @@ func TestDRA(t *testing.T) {
 	}
 	change.Close()
 	s.wantPool(n, "with one device less", "net-0", "vrnic0-0", "vrnic0-1")
-	if !daemontest.Eventually(func() bool { // the daemon lists it until its sessions have ended
+	if !needtest.Becomes(func() bool { // the daemon lists it until its sessions have ended
 		n.tick <- time.Time{}
 		k.unprepare(one)
 		return strings.Contains(k.prepare(one)[0], "no device")

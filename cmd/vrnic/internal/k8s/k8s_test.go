@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/cdi"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -138,7 +139,7 @@ func (c *client) hear(watch grpc.ServerStreamingClient[v1beta1.ListAndWatchRespo
 func (c *client) want(n *node, when string, want ...string) {
 	c.t.Helper()
 	var got []string
-	if !daemontest.Eventually(func() bool {
+	if !needtest.Becomes(func() bool {
 		n.tick <- time.Time{}
 		c.mu.Lock()
 		defer c.mu.Unlock()

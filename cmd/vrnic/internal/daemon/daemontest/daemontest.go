@@ -10,9 +10,9 @@ import (
 	"runtime/pprof"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -135,14 +135,11 @@ func Usage() Resources {
 	return r
 }
 
-// patience is how long what ends on its own may take, on a machine with more to do.
-const patience = time.Minute
-
 // WantBack waits until this process holds no more than r, and else says what is left.
 func (r Resources) WantBack(t testing.TB, when string) {
 	t.Helper()
 	var now Resources
-	if Eventually(func() bool {
+	if needtest.Becomes(func() bool {
 		now = Usage()
 		return now.Goroutines <= r.Goroutines && now.FDs <= r.FDs && now.Mappings <= r.Mappings
 	}) {
@@ -153,16 +150,4 @@ func (r Resources) WantBack(t testing.TB, when string) {
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 	}
 	t.Errorf("%s: %+v, before it were %+v\n%s", when, now, r, stacks.String())
-}
-
-// Eventually reports whether f becomes true, looking again and again until patience ends.
-func Eventually(f func() bool) bool {
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return true
-		}
-		if time.Now().After(end) {
-			return false
-		}
-	}
 }
