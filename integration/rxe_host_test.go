@@ -3,13 +3,10 @@ package integration
 import (
 	"context"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
-	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -19,15 +16,7 @@ import (
 func TestRxeHost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	ns, err := netlab.NewNS()
-	if err != nil {
-		needtest.Lacking(t, "root", err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	img := siwImage(t, ctx)
-	link := filepath.Join(t.TempDir(), "link")
-	way := up(t, nil, "--device", "way0,addr=10.77.0.9/24", "--port", "unix-listen:"+link,
-		"--port", "tap:ta,netns="+ns.Path()+",addr="+addrsA[0]+"/24,addr="+addrsA[1]+"/64")
+	img, ns, link, way := byTAP(t, ctx, ",addr="+addrsA[1]+"/64")
 	names := []string{"v4", "v6"}
 	d := up(t, ns, "--device", names[0]+",host="+addrsA[0]+",transport=roce",
 		"--device", names[1]+",host="+addrsA[1]+",transport=roce")

@@ -64,12 +64,7 @@ func AdoptTAP(sw *ethswitch.Switch, c TAPConfig, fd int, kind TAPKind) (*TAP, er
 		t.fd = -1 // the caller's
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
-	t.mu.Lock()
-	t.doze = t.waits
-	t.mu.Unlock()
-	t.wg.Add(2)
-	go t.read()
-	go t.watchGone()
+	t.begin(t.watchGone)
 	return t, nil
 }
 

@@ -107,13 +107,18 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
+	t.begin(func() { t.watch(events) })
+	return t, nil
+}
+
+// begin has the device, which is attached, read and watched.
+func (t *TAP) begin(watch func()) {
 	t.mu.Lock()
 	t.doze = t.waits
 	t.mu.Unlock()
 	t.wg.Add(2)
 	go t.read()
-	go t.watch(events)
-	return t, nil
+	go watch()
 }
 
 // notAllowed says what lets this user have a TAP.

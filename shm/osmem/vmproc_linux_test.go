@@ -204,12 +204,9 @@ func TestVMProcessOfContainer(t *testing.T) {
 	}
 }
 
-// A process that is not to be had any more (its first thread has ended, it is not dumpable) is
-// given up, and the descriptor goes on.
-func TestVMProcessGivenUp(t *testing.T) {
-	cmd, peer := vmHelper(t)
-	cmd.Process.Kill()
-	cmd.Wait()
+// ownMem is the memory of this process by its descriptor, and by calls on the process pid.
+func ownMem(t *testing.T, pid int) *AppMem {
+	t.Helper()
 	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -218,11 +215,21 @@ func TestVMProcessGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close()
+	t.Cleanup(func() { other.Close() })
 	a := &AppMem{fd: fd, slots: make(chan struct{}, maxAppCopies)}
-	a.proc.Store(&vmProc{pid: int(peer.PID), pidfd: pidfd})
+	a.proc.Store(&vmProc{pid: pid, pidfd: pidfd})
 	a.refs.Store(1)
-	defer a.Release()
+	t.Cleanup(a.Release)
+	return a
+}
+
+// A process that is not to be had any more (its first thread has ended, it is not dumpable) is
+// given up, and the descriptor goes on.
+func TestVMProcessGivenUp(t *testing.T) {
+	cmd, peer := vmHelper(t)
+	cmd.Process.Kill()
+	cmd.Wait()
+	a := ownMem(t, int(peer.PID))
 	mem, err := unix.Mmap(-1, 0, 20000, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
@@ -246,19 +253,7 @@ func TestVMProcessGivenUp(t *testing.T) {
 // length; what is not there nothing does. The process is used on.
 func TestVMProcessProtected(t *testing.T) {
 	needVM(t)
-	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pidfd, other, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	a := &AppMem{fd: fd, slots: make(chan struct{}, maxAppCopies)}
-	a.proc.Store(&vmProc{pid: os.Getpid(), pidfd: pidfd})
-	a.refs.Store(1)
-	defer a.Release()
+	a := ownMem(t, os.Getpid())
 	page := os.Getpagesize()
 	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON)

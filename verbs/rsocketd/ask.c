@@ -79,18 +79,28 @@ static int op_bind(const struct rs_ask *q, int *fd)
 	return err;
 }
 
+/* The socket that is asked for: one that is bound, or a new one of a descriptor. */
+static int take_socket(const struct rs_ask *q, int *fd, struct socket **s)
+{
+	*s = socket_find(q->id);
+	if (*s)
+		return (*s)->bound ? 0 : -EINVAL;
+	if (*fd < 0 || q->id)
+		return -EINVAL;
+	*s = new_socket(q, fd);
+	return *s ? 0 : -ENOMEM;
+}
+
 static int op_listen(const struct rs_ask *q, int *fd)
 {
-	struct socket *s = socket_find(q->id);
-	bool new = !s;
-	int err = 0;
+	struct socket *s;
+	int err = take_socket(q, fd, &s);
+	bool new;
 
-	if (new ? *fd < 0 || q->id : !s->bound)
-		return -EINVAL;
+	if (err)
+		return err;
+	new = !s->bound;
 	if (new) {
-		s = new_socket(q, fd);
-		if (!s)
-			return -ENOMEM;
 		s->beside = true;
 		err = fcntl(s->kernel, F_SETFL, fcntl(s->kernel, F_GETFL) | O_NONBLOCK) ?
 			      -errno : make_bound(s);
@@ -107,18 +117,15 @@ static int op_listen(const struct rs_ask *q, int *fd)
 
 static int op_connect(const struct rs_ask *q, int *fd)
 {
-	struct socket *s = socket_find(q->id);
-	bool new = !s;
-	int err = 0;
+	struct socket *s;
+	int err = take_socket(q, fd, &s);
+	bool new;
 
-	if (new ? *fd < 0 || q->id : !s->bound)
-		return -EINVAL;
-	if (new) {
-		s = new_socket(q, fd);
-		if (!s)
-			return -ENOMEM;
+	if (err)
+		return err;
+	new = !s->bound;
+	if (new)
 		err = make_bound(s);
-	}
 	s->remote = q->remote;
 	if (!err)
 		err = make_connecting(s);

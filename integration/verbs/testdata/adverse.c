@@ -61,6 +61,14 @@ static void write_two(int i)
 	vt_rdma(&q.a, 200 + i, IBV_WR_RDMA_WRITE, 0, 1, &q.b, 0);
 }
 
+static void take_two(int i, struct ibv_wc *one, struct ibv_wc *two)
+{
+	write_two(i);
+	*one = vt_poll(p.a.scq);
+	*two = vt_poll(p.a.scq);
+	CHECK(one->status == IBV_WC_SUCCESS && two->status == IBV_WC_SUCCESS);
+}
+
 static void order_wrong(void)
 {
 	struct ibv_wc one, two;
@@ -68,10 +76,7 @@ static void order_wrong(void)
 
 	open_two((struct vt_opts){ 0 });
 	for (i = 1; i <= ROUNDS; i++) {
-		write_two(i);
-		one = vt_poll(p.a.scq);
-		two = vt_poll(p.a.scq);
-		CHECK(one.status == IBV_WC_SUCCESS && two.status == IBV_WC_SUCCESS);
+		take_two(i, &one, &two);
 		if (one.wr_id != (uint64_t)(100 + i)) {
 			printf("torn\n");
 			break;
@@ -88,10 +93,7 @@ static void order_right(void)
 
 	open_two((struct vt_opts){ 0 });
 	for (i = 1; i <= ROUNDS; i++) {
-		write_two(i);
-		one = vt_poll(p.a.scq);
-		two = vt_poll(p.a.scq);
-		CHECK(one.status == IBV_WC_SUCCESS && two.status == IBV_WC_SUCCESS);
+		take_two(i, &one, &two);
 		CHECK_EQ(one.wr_id + two.wr_id, 300 + 2 * i);
 		CHECK((one.wr_id < 200) == (one.qp_num == p.a.qp->qp_num));
 	}

@@ -12,6 +12,17 @@ import (
 // tell has a Listener take datagrams, and returns what it says and how many findings it counts.
 func tell(t *testing.T, opts Options, datagrams ...string) (string, int) {
 	t.Helper()
+	return tellAs(t, opts, func(secret string) (all []string) {
+		for _, d := range datagrams {
+			all = append(all, secret+"\n"+d)
+		}
+		return all
+	})
+}
+
+// tellAs is tell for datagrams that are made with the secret of those who may tell.
+func tellAs(t *testing.T, opts Options, datagrams func(secret string) []string) (string, int) {
+	t.Helper()
 	var out bytes.Buffer
 	opts.Out = &out
 	l, err := Listen(opts)
@@ -24,8 +35,8 @@ func tell(t *testing.T, opts Options, datagrams ...string) (string, int) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, d := range datagrams {
-		if _, err := io.WriteString(conn, secret+"\n"+d); err != nil {
+	for _, d := range datagrams(secret) {
+		if _, err := io.WriteString(conn, d); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,24 +104,10 @@ func TestHostile(t *testing.T) {
 
 // Each user of the machine can read the socket's name: who knows that alone tells nothing.
 func TestStrangers(t *testing.T) {
-	var out bytes.Buffer
-	l, err := Listen(Options{Out: &out})
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, secret, _ := strings.Cut(l.Address, " ")
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: "@" + name, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	for _, d := range []string{leak, "\n" + leak, secret[1:] + "\n" + leak} {
-		if _, err := io.WriteString(conn, d); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, err := l.Close(); n != 0 || err != nil || out.Len() != 0 {
-		t.Errorf("%d findings, %v: %q", n, err, out.String())
+	if out, n := tellAs(t, Options{}, func(secret string) []string {
+		return []string{leak, "\n" + leak, secret[1:] + "\n" + leak}
+	}); n != 0 || out != "" {
+		t.Errorf("%d findings: %q", n, out)
 	}
 }
 
