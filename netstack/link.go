@@ -135,7 +135,7 @@ func (l *link) deliver(pkt *stack.PacketBuffer) {
 
 // Transmit implements Port: it takes a frame into the stack.
 func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
-	dst, _ := f.Addresses()
+	dst, src := f.Addresses()
 	if dst != l.mac && !dst.IsGroup() {
 		return true // flooded; not for us
 	}
@@ -156,6 +156,9 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 	}
 	if !f.ChecksumsValid(&p) || gvisor.AbsurdPathMTU(&p) {
 		return false
+	}
+	if src == l.mac { // it has been off its way: the switch lets nobody else send it
+		return l.takeOwn(&p, f)
 	}
 	whole := p.L4 != 0 && !p.Fragment
 	if p.Protocol == frame.ProtoSCTP && whole && dst == l.mac && l.sctp.Receive(d, &p, f) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
 
 // A mirror shows those who look at the link what the stack sends to itself by TCP and SCTP, which
@@ -56,28 +57,87 @@ func (m *mirror) use(st *stack.Stack, n int) {
 
 // HandlePacket implements stack.RawTransportEndpoint.
 func (m *mirror) HandlePacket(pkt *stack.PacketBuffer) {
-	var ip header.Network = header.IPv4(pkt.NetworkHeader().Slice())
+	ip := networkHeader(pkt)
+	if m.l.isOwn(gvconv.GoAddr(ip.SourceAddress())) {
+		f := m.l.ownFrame(pkt, ip)
+		m.l.at.Show(f)
+		f.Release()
+	}
+}
+
+// divertOwn reports whether pkt, which the stack sends to itself and which gVisor would turn round
+// above the link, is taken off its way. It comes back by Transmit, or never.
+func (l *link) divertOwn(pkt *stack.PacketBuffer) (taken bool) {
+	if !l.at.Diverts() {
+		return false
+	}
+	f := l.ownFrame(pkt, networkHeader(pkt))
+	defer f.Release()
+	return l.at.DivertOwn(f)
+}
+
+// takeOwn is Transmit for what was taken off its way by divertOwn. Headers that gVisor has not made
+// are of a packet that was spoilt.
+func (l *link) takeOwn(p *frame.Packet, f *frame.Frame) bool {
+	l3, l4 := frame.IPv4MinLen, sctpHeaderLen
+	if p.EtherType == frame.EtherIPv6 {
+		l3 = frame.IPv6Len
+	}
+	if p.Protocol == frame.ProtoTCP {
+		var err error
+		if l4, err = p.TCPHeaderLen(); err != nil {
+			return false
+		}
+	} else if p.Protocol != frame.ProtoSCTP {
+		return false
+	}
+	if p.Fragment || p.L4 != p.L3+l3 || p.End-p.L4 < l4 {
+		return false
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.Take()})
+	defer pkt.DecRef()
+	pkt.LinkHeader().Consume(p.L3)
+	pkt.NetworkHeader().Consume(l3)
+	pkt.Data().CapLength(p.End - p.L4)
+	pkt.TransportHeader().Consume(l4)
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(p.EtherType)
+	pkt.TransportProtocolNumber = tcpip.TransportProtocolNumber(p.Protocol)
+	pkt.NICID, pkt.PktType, pkt.RXChecksumValidated = gvconv.NIC, tcpip.PacketHost, true
+	ip := networkHeader(pkt)
+	d := l.dispatcher.Load()
+	if d == nil || !l.isOwn(gvconv.GoAddr(ip.SourceAddress())) ||
+		!l.isOwn(gvconv.GoAddr(ip.DestinationAddress())) {
+		return false
+	}
+	gvisor.DeliverOwn(*d, pkt)
+	return true
+}
+
+const sctpHeaderLen = 12
+
+func networkHeader(pkt *stack.PacketBuffer) header.Network {
 	if pkt.NetworkProtocolNumber == header.IPv6ProtocolNumber {
-		ip = header.IPv6(pkt.NetworkHeader().Slice())
+		return header.IPv6(pkt.NetworkHeader().Slice())
 	}
-	if !m.l.isOwn(gvconv.GoAddr(ip.SourceAddress())) {
-		return
-	}
+	return header.IPv4(pkt.NetworkHeader().Slice())
+}
+
+// ownFrame is pkt, which the stack sends to itself and whose IP header is ip, as the link would
+// have it.
+func (l *link) ownFrame(pkt *stack.PacketBuffer, ip header.Network) *frame.Frame {
 	whole := pkt.ToBuffer()
 	whole.TrimFront(int64(len(pkt.LinkHeader().Slice())))
 	octets := make([]byte, frame.EtherHeaderLen, frame.EtherHeaderLen+whole.Size())
-	header.Ethernet(octets).Encode(&header.EthernetFields{SrcAddr: m.l.LinkAddress(),
-		DstAddr: m.l.LinkAddress(), Type: pkt.NetworkProtocolNumber})
+	header.Ethernet(octets).Encode(&header.EthernetFields{SrcAddr: l.LinkAddress(),
+		DstAddr: l.LinkAddress(), Type: pkt.NetworkProtocolNumber})
 	octets = append(octets, whole.Flatten()...)
 	whole.Release()
 	off := frame.Offload{Csum: frame.CsumValid}
 	if l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice()); pkt.TransportProtocolNumber ==
 		header.TCPProtocolNumber && len(octets) >= l4+header.TCPMinimumSize {
-		off = m.l.unsummed(octets, l4, ip)
+		off = l.unsummed(octets, l4, ip)
 	}
-	f := frame.New(octets, off)
-	m.l.at.Show(f)
-	f.Release()
+	return frame.New(octets, off)
 }
 
 // ShowTCP has who looks at the stack's port of the switch see a segment of TCP between two of its

@@ -3,10 +3,14 @@ package netstack_test
 import (
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/vrnic/vrnic/netstack/detour"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/impair"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // looker counts the frames that it sees of a port, and the octets of those that are of TCP.
@@ -76,5 +80,85 @@ func TestWatch(t *testing.T) {
 		}
 		l.mu.Unlock()
 		remove()
+	}
+}
+
+// What a stack sends to itself goes over the roads of its port, on its way out and in, as what it
+// sends to others does: of connections that there are, and of those that are made meanwhile.
+func TestDivertOwn(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		sw := ethswitch.New(ethswitch.Config{})
+		s := netstacktest.NewStack(t, sw, 1, 1500)
+		a, b := netstacktest.Connect(t, s, s, v6)
+		x, y := netstacktest.Connect(t, s, s, v6)
+		plan, err := impair.ParsePlan("delay 200us 100us\nloss 1%\nduplicate 5%\ncorrupt 1%", 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := detour.NewRoad(&plan, detour.Out, time.Now())
+		in := detour.NewRoad(&plan, detour.In, time.Now())
+		f, err := detour.NewFrames(sw, sw.Ports()[0].Name, out, in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 1 << 17
+		exchange := func(a, b *tcp.Conn) {
+			t.Helper()
+			netstacktest.Exchange(t, a, b, n)
+			a.Close()
+			b.Close()
+		}
+		exchange(a, b)
+		exchange(netstacktest.Connect(t, s, s, v6))
+		for name, r := range map[string]*detour.Road{"out": out, "in": in} {
+			const least = 4 * n / 1500 // both ways
+			if c, _ := r.Stats(); c.Frames < least || c.Lost == 0 || c.Doubled == 0 ||
+				c.Corrupted == 0 {
+				t.Errorf("v6=%v, %s: %+v", v6, name, c)
+			}
+		}
+		f.Close()
+		was, _ := out.Stats()
+		exchange(x, y)
+		if c, _ := out.Stats(); c.Frames > was.Frames+4 { // the others' ends
+			t.Errorf("v6=%v: behind the end there are frames: %+v, before %+v", v6, c, was)
+		}
+		out.Close()
+		in.Close()
+	}
+}
+
+// Who looks sees what a stack sends to itself once, also if it goes over roads.
+func TestDivertOwnWatched(t *testing.T) {
+	sw := ethswitch.New(ethswitch.Config{})
+	s := netstacktest.NewStack(t, sw, 1, 1500)
+	plan, err := impair.ParsePlan("delay 100us", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	road := detour.NewRoad(&plan, detour.Out, time.Now())
+	defer road.Close()
+	name := sw.Ports()[0].Name
+	f, err := detour.NewFrames(sw, name, road, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l := &looker{t: t}
+	remove, err := sw.Tap(name, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	defer s.Watch()()
+	a, b := netstacktest.Connect(t, s, s, false)
+	const n = 1 << 18
+	netstacktest.Exchange(t, a, b, n)
+	a.Close()
+	b.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.octets < 2*n || l.octets >= 3*n { // what is sent again is seen again
+		t.Errorf("of %d octets %d are seen", 2*n, l.octets)
 	}
 }

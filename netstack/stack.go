@@ -93,7 +93,8 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		f.Release()
 	}
 	mtu := func() uint32 { return s.link.MTU() }
-	s.sctp, err = sctphost.New(mtu, func(f *frame.Frame) { send(f, nil) }, c.Rand,
+	ownPacket := func(pkt *stack.PacketBuffer) bool { return gvisor.TakeOwn(pkt, s.link.divertOwn) }
+	s.sctp, err = sctphost.New(mtu, func(f *frame.Frame) { send(f, nil) }, ownPacket, c.Rand,
 		SCTPOptions(c.KeepAlive, c.UserTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
@@ -104,7 +105,7 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	}
 	s.tcp = tcp.New(tcp.Config{
 		Name: c.Name, Addrs: own, Ports: &s.ports, SendBuffer: c.SendBuffer,
-		ReceiveBuffer: c.ReceiveBuffer, MTU: mtu, Send: send,
+		ReceiveBuffer: c.ReceiveBuffer, MTU: mtu, Send: send, Own: ownPacket,
 		Liveness: gvisor.Liveness{KeepAlive: c.KeepAlive, UserTimeout: c.UserTimeout},
 	})
 	s.link = newLink(c.Name, c.MAC, uint32(c.MTU), s.tcp, s.sctp)

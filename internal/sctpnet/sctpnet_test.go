@@ -13,7 +13,7 @@ import (
 func TestOptions(t *testing.T) {
 	o := sctphost.DefaultOptions()
 	o.UserTimeout, o.HeartbeatInterval = 2*time.Second, 700*time.Millisecond
-	h, err := sctphost.New(nil, nil, nil, o) // on no network: nothing is sent
+	h, err := sctphost.New(nil, nil, nil, nil, o) // on no network: nothing is sent
 	if err != nil {
 		t.Fatal(err)
 	}

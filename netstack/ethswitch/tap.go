@@ -55,6 +55,18 @@ func (a *Attachment) ToItself(f *frame.Frame) (taken bool) {
 	return x.take(f, true) || x.take(f, false)
 }
 
+// Diverts reports whether DivertOwn may take anything.
+func (a *Attachment) Diverts() bool {
+	x := a.aside.Load()
+	return x != nil && len(x.detours) > 0
+}
+
+// DivertOwn is ToItself for a frame that Show shows, or nobody wants to see.
+func (a *Attachment) DivertOwn(f *frame.Frame) (taken bool) {
+	x := a.aside.Load()
+	return x != nil && (x.take(f, true) || x.take(f, false))
+}
+
 // PortOf is the name of the port that has m as its own address; "": none has.
 func (s *Switch) PortOf(m frame.MAC) string {
 	for _, a := range *s.ports.Load() {

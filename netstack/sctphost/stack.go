@@ -32,6 +32,7 @@ type stackCarrier struct {
 	host  *Host
 	mtuOf func() uint32 // the MTU of the stack's interface
 	send  func(*frame.Frame)
+	own   func(*stack.PacketBuffer) (taken bool)
 
 	admitted pairSet
 	ways     map[[2]netip.Addr]*way // by source and destination; for transmit and forget only
@@ -48,10 +49,11 @@ var (
 
 // New makes a Host for a stack that is still to be made, with Protocol among its transport
 // protocols. linkMTU is the MTU of its interface, in octets, and send sends a frame over that, and
-// releases it. What is random comes from random; nil is crypto/rand.
-func New(linkMTU func() uint32, send func(*frame.Frame), random io.Reader, o sctp.Options) (*Host,
-	error) {
-	p := &stackCarrier{mtuOf: linkMTU, send: send, ways: map[[2]netip.Addr]*way{}}
+// releases it. own is asked for each packet before it is parsed: if it takes it nobody gets it.
+// What is random comes from random; nil is crypto/rand.
+func New(linkMTU func() uint32, send func(*frame.Frame),
+	own func(*stack.PacketBuffer) (taken bool), random io.Reader, o sctp.Options) (*Host, error) {
+	p := &stackCarrier{mtuOf: linkMTU, send: send, own: own, ways: map[[2]netip.Addr]*way{}}
 	s, err := newHost(p, random, o)
 	p.host = s
 	return s, err
@@ -80,7 +82,10 @@ func (*stackCarrier) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
 }
 
 // Parse implements stack.TransportProtocol.
-func (*stackCarrier) Parse(pkt *stack.PacketBuffer) bool {
+func (p *stackCarrier) Parse(pkt *stack.PacketBuffer) bool {
+	if p.own != nil && p.own(pkt) {
+		return false
+	}
 	_, ok := pkt.TransportHeader().Consume(headerLen)
 	pkt.TransportProtocolNumber = protocolNumber
 	return ok

@@ -24,6 +24,8 @@ type Config struct {
 	SendBuffer, ReceiveBuffer int
 	MTU                       func() uint32 // of the stack's interface
 	Liveness                  gvisor.Liveness
+	// Own is asked for each segment before it is parsed: if it takes it nobody gets it.
+	Own func(*stack.PacketBuffer) (taken bool)
 	// Send sends f, with d beside it, and releases it. It may be called with a connection's lock held.
 	Send func(f *frame.Frame, d *ethswitch.Delivery)
 }
@@ -56,7 +58,7 @@ func New(c Config) *Host {
 func (h *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
 	h.st, h.acks.clock = st, st.Clock()
 	h.losses.start(st.Clock())
-	p := gvisor.NewTCP(st)
+	p := gvisor.NewTCP(st, h.cfg.Own)
 	h.queue = gvisor.SegmentQueueOf(p)
 	return p
 }

@@ -20,6 +20,8 @@ import (
 
 const bufferSize = 1 << 20
 
+func plainTCP(st *stack.Stack) stack.TransportProtocol { return NewTCP(st, nil) }
+
 // connected is a connection between two of gVisor's stacks, without anything of netstack between
 // them.
 func connected(t *testing.T) (a, b *tcp.Endpoint) {
@@ -38,7 +40,7 @@ func connectedTo(t *testing.T) (a, b *tcp.Endpoint, peer *stack.Stack) {
 	for i, link := range []stack.LinkEndpoint{left, right} {
 		st := stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
-			TransportProtocols: []stack.TransportProtocolFactory{NewTCP},
+			TransportProtocols: []stack.TransportProtocolFactory{plainTCP},
 		})
 		t.Cleanup(func() { st.Close(); st.Wait() })
 		if err := TuneTCP(st, bufferSize, bufferSize); err != nil {
@@ -167,7 +169,7 @@ func TestResetConnection(t *testing.T) {
 
 // TestSegmentQueue: gVisor's TCP has the method that its demultiplexer looks for.
 func TestSegmentQueue(t *testing.T) {
-	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{NewTCP}})
+	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{plainTCP}})
 	defer func() { st.Close(); st.Wait() }()
 	if SegmentQueueOf(st.TransportProtocolInstance(tcp.ProtocolNumber)) == nil {
 		t.Error("gVisor has changed: its TCP has no QueuePacket")
@@ -194,7 +196,7 @@ func TestGSOMaxSize(t *testing.T) {
 
 // TestOptions: the options are taken, and a send buffer that was set keeps its size in use.
 func TestOptions(t *testing.T) {
-	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{NewTCP}})
+	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{plainTCP}})
 	defer func() { st.Close(); st.Wait() }()
 	if err := TuneTCP(st, bufferSize, bufferSize); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@
 //
 //   - handle_unsafe.go: handle a connection's queued segments on the caller's goroutine
 //   - queue.go: give a segment to a connection's TCP, past IP and the demultiplexer
+//   - ownpackets.go: take what a stack sends to itself off its way, and bring it back
 //   - segmentsize.go: how many octets TCP puts into a segment
 //   - memory_unsafe.go: where the memory of a connection lies, for the caches
 //   - sender_unsafe.go: another congestion control, and sending again what it says

@@ -63,9 +63,6 @@ const MaxRTO = 2 * time.Second
 // 1600 and then 2000 ms, for 15 minutes, as Linux does with 15 and a timeout of up to 120 s.
 const maxRetries = 460
 
-// NewTCP makes gVisor's TCP for st.
-func NewTCP(st *stack.Stack) stack.TransportProtocol { return tcp.NewProtocol(st) }
-
 // TuneTCP sets the options of st's TCP. sendBuffer and receiveBuffer are in octets, for each
 // connection.
 func TuneTCP(st *stack.Stack, sendBuffer, receiveBuffer int) error {

@@ -1,0 +1,70 @@
+package gvisor
+
+import (
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// NewTCP makes gVisor's TCP for st. What st sends to itself gVisor's IP turns round, past the
+// interface and on the goroutine of who sends it: own, which is a TakeOwn, is asked for each
+// segment as it is parsed. If it takes it nobody gets it; DeliverOwn brings it, or a copy, later.
+// Without this such segments go straight on, and nothing else changes.
+//
+// Upstream: network/ipv4/ipv4.go and network/ipv6/ipv6.go, (*endpoint).handleLocalPacket, which
+// parses a packet without a link header, and stack/nic.go, (*nic).deliverTransportPacket, which
+// drops one that has no ports.
+func NewTCP(st *stack.Stack, own func(*stack.PacketBuffer) (taken bool)) stack.TransportProtocol {
+	p := tcp.NewProtocol(st)
+	if all, ok := p.(tcpProtocol); ok && own != nil {
+		return &ownTCP{all, own}
+	}
+	return p
+}
+
+// tcpProtocol is what gVisor asks of its TCP.
+type tcpProtocol interface {
+	stack.TransportProtocol
+	stack.SendBufSizeProto
+	SegmentQueue
+}
+
+type ownTCP struct {
+	tcpProtocol
+	own func(*stack.PacketBuffer) bool
+}
+
+// Parse implements stack.TransportProtocol.
+func (p *ownTCP) Parse(pkt *stack.PacketBuffer) bool {
+	return !p.own(pkt) && p.tcpProtocol.Parse(pkt)
+}
+
+// ParsePorts implements stack.TransportProtocol.
+func (p *ownTCP) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
+	if len(b) < header.TCPMinimumSize {
+		return 0, 0, &tcpip.ErrMalformedHeader{}
+	}
+	return p.tcpProtocol.ParsePorts(b)
+}
+
+// TakeOwn is for a transport protocol that is about to parse pkt: it asks own if pkt is one that
+// its stack sends to itself. What is taken has a transport header of one octet then, without ports:
+// IPv6 parses again what has none.
+func TakeOwn(pkt *stack.PacketBuffer, own func(*stack.PacketBuffer) bool) (taken bool) {
+	if len(pkt.LinkHeader().Slice()) != 0 || !own(pkt) {
+		return false
+	}
+	pkt.TransportHeader().Consume(1)
+	return true
+}
+
+// DeliverOwn gives pkt, whose headers are parsed and which was found right, to its transport
+// protocol: gVisor's IP would not believe that it comes from an address of the stack's own.
+//
+// Upstream: stack/nic.go, newNIC, whose NIC is the dispatcher of its link, and of its transports.
+func DeliverOwn(d stack.NetworkDispatcher, pkt *stack.PacketBuffer) {
+	if t, ok := d.(stack.TransportDispatcher); ok {
+		t.DeliverTransportPacket(pkt.TransportProtocolNumber, pkt)
+	}
+}
