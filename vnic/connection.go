@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/datagram"
@@ -270,6 +271,59 @@ func (d *Device) WatchCopies() (stop func()) {
 		})
 	}
 	return sync.OnceFunc(func() { d.copiesShown.Add(-1) })
+}
+
+// A StreamPair makes a connection between two addresses of a device.
+type StreamPair func(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error)
+
+// ToStreams has connections of iWARP within d, whose messages are copied, go on over those that
+// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0. It returns when they
+// do, or when ctx is over; those of a program whose memory does not come back may do so later.
+func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) error {
+	for _, qp := range d.qpList() {
+		info, l := qp.peek.Load(), qp.seen.Load()
+		if info == nil || l == nil || qpn != 0 && qp.num != qpn {
+			continue
+		}
+		if (*l).Near() == nil {
+			continue // it does not copy
+		}
+		x, y, err := pair(ctx, info.local.Addr(), info.remote.Addr())
+		if err != nil {
+			return fmt.Errorf("device %s: QP %d and its peer: %w", d.cfg.Name, qp.num, err)
+		}
+		done, moved := (*l).MoveTo(x, y)
+		settled := make(chan struct{})
+		settle := func() {
+			defer close(settled)
+			if done != nil {
+				<-done // at the end of a queue pair, too
+			}
+			if done == nil || !moved() {
+				x.Abort()
+				y.Abort()
+			}
+		}
+		if !qp.ctx.spawn(settle) { // it is about to end
+			settle()
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Copying is how many queue pairs of d are connected within d and copy.
+func (d *Device) Copying() (n int) {
+	for _, qp := range d.qpList() {
+		if p := qp.peek.Load(); p != nil && p.llp.Transport == llp.Memory {
+			n++
+		}
+	}
+	return n
 }
 
 // A candidate is a link that qp does not have yet.

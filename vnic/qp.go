@@ -623,6 +623,14 @@ func (q *linked) Replace(l link.Link) {
 	q.seen.Store(&l)
 }
 
+func (q *linked) Carried(local, remote netip.AddrPort, emss int) {
+	if p := q.peek.Load(); p != nil {
+		now := *p
+		now.llp, now.local, now.remote, now.emss = llp.Properties{}, local, remote, emss
+		q.peek.CompareAndSwap(p, &now) // it may be over meanwhile
+	}
+}
+
 func (q *linked) Parted() {
 	if f := q.tells.onParted; f != nil {
 		f()

@@ -272,9 +272,16 @@ func TestStagedEnds(t *testing.T) {
 				var wg sync.WaitGroup
 				wait := func() { time.Sleep(time.Duration(rng.IntN(30)) * time.Microsecond) }
 				wait()
-				wg.Go(func() { b.HandOver() })
+				if rng.IntN(2) == 0 {
+					wg.Go(func() { b.HandOver() })
+				}
 				if rng.IntN(2) == 0 {
 					wg.Go(func() { a.HandOver() })
+				}
+				if rng.IntN(2) == 0 {
+					wg.Go(func() {
+						_ = a.Device().ToStreams(t.Context(), 0, vnictest.NewNet().Within)
+					})
 				}
 				p := []*vnictest.Peer{x, y}[rng.IntN(2)]
 				wait()
@@ -292,14 +299,28 @@ func TestStagedEnds(t *testing.T) {
 }
 
 // Both ends talk as fast as they can, on several connections, while those of one context and then
-// of the other are handed over: each octet arrives, each request completes once and in order.
+// of the other are handed over, or all to a network: each octet arrives, each request completes
+// once and in order.
 func TestStagedStress(t *testing.T) {
-	for round := range 4 {
+	for round := range 8 {
+		moved, want := round%2 == 1, "loop"
+		if moved {
+			want = "tcp"
+		}
 		a, b := real(t, true)
 		var wg sync.WaitGroup
 		talks(t, a, b, &wg)
 		wg.Go(func() {
-			time.Sleep(time.Duration(round) * time.Millisecond)
+			time.Sleep(time.Duration(round/2) * time.Millisecond)
+			if moved {
+				if err := a.Device().ToStreams(t.Context(), 0, vnictest.NewNet().Within); err != nil {
+					t.Error(err)
+				}
+				if n := a.Device().Copying(); n != 0 {
+					t.Errorf("%d queue pairs copy still", n)
+				}
+				return
+			}
 			for _, c := range []*vnic.Context{b, a} {
 				if err := c.HandOver(); err != nil {
 					t.Error(err)
@@ -308,7 +329,7 @@ func TestStagedStress(t *testing.T) {
 		})
 		wg.Wait()
 		for _, i := range a.Device().QPs(nil) {
-			if i.State != "RTS" || i.Transport != "loop" {
+			if i.State != "RTS" || i.Transport != want {
 				t.Errorf("QP %d is %s over %s", i.QPN, i.State, i.Transport)
 			}
 		}

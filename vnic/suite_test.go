@@ -21,6 +21,7 @@ type env struct {
 	pipe   bool
 	sctp   bool
 	staged bool
+	moved  bool
 }
 
 // A path is a way in which two QPs can be joined.
@@ -29,6 +30,7 @@ type path struct {
 	loop   bool // one device, joined directly
 	one    bool // one device, through the network
 	pipe   bool // one device, joined directly and then handed over
+	moved  bool // the same, to the network
 	staged bool // b has memory that can block
 	sctp   bool
 	v6     bool // addresses are IPv6's, where a test names no other
@@ -41,6 +43,7 @@ var paths = []path{
 	{name: "loop", loop: true},
 	{name: "loop-staged", loop: true, staged: true, v6: true},
 	{name: "pipe", pipe: true, staged: true},
+	{name: "moved", moved: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
 	{name: "wire-within", within: true, v6: true},
@@ -65,7 +68,8 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 // newEnv makes what a test on p needs.
 func newEnv(t *testing.T, p path, opts ...vnictest.Option) *env {
 	t.Helper()
-	e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged}
+	e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged,
+		moved: p.moved}
 	e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
 	addrs := func(n int) []string {
 		a := []string{fmt.Sprintf("10.0.0.%d/24", n), fmt.Sprintf("fd00::%d/64", n)}
@@ -77,7 +81,7 @@ func newEnv(t *testing.T, p path, opts ...vnictest.Option) *env {
 	a := e.net.Device(t, "vnic0", addrs(1),
 		append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
 	b := a
-	if !p.loop && !p.one && !p.pipe {
+	if !p.loop && !p.one && !p.pipe && !p.moved {
 		b = e.net.Device(t, "vnic1", addrs(2), opts...)
 	}
 	e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", InlineEvents: p.within})
@@ -97,7 +101,7 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 	p, q := vnictest.NewQPs(e.t, e.a, e.b, x, y)
 	want := "tcp"
 	switch {
-	case e.local():
+	case e.local(), e.moved:
 		want = "loop"
 	case e.sctp:
 		want = "sctp"
@@ -113,7 +117,18 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 			e.t.Fatal(err)
 		}
 	}
+	if e.moved {
+		e.move(p)
+	}
 	return p, q
+}
+
+// move has the connection of p, which is within its device, go on over the network.
+func (e *env) move(p *vnictest.Peer) {
+	e.t.Helper()
+	if err := e.a.Device().ToStreams(e.t.Context(), p.QP.Num(), e.net.Within); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 // local says that the two QPs are joined within their device.

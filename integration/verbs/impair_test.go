@@ -95,6 +95,11 @@ var badPaths = []struct {
 		[]string{"sctp_retransmits"}, []string{"sctp_duplicates"}, []string{"sctp_bad_checksums"}, nil},
 	{"RoCE", "ro0", "10.78.0.2", "10.78.0.3", nil, resent, again, wrongICRC, cnps},
 	{"RoCE within a device", "ro0", "10.78.0.2", "10.78.0.2", nil, resent, again, wrongICRC, cnps},
+	// Copied until it is impaired; and through the device's stack.
+	{"TCP within a device", "iw0", "10.77.0.2", "10.77.0.2", nil, []string{"tcp_retransmits"}, nil,
+		nil, nil},
+	{"SCTP within a device", "wi0", "10.79.0.2", "10.79.0.2", []string{"VRNIC_CM=transport=sctp"},
+		[]string{"sctp_retransmits"}, []string{"sctp_duplicates"}, []string{"sctp_bad_checksums"}, nil},
 	{"RoCE on addresses of the host", "ho0", "127.77.12.2", "127.77.12.3", nil, resent, again,
 		wrongICRC, cnps},
 }
@@ -112,6 +117,8 @@ func every(words, path string) bool {
 	switch path {
 	case "TCP", "SCTP":
 		return words == "duplicate"
+	case "TCP within a device", "SCTP within a device":
+		return words == "reorder"
 	case "RoCE":
 		return words == "all" || words == "queue" || words == "mark"
 	}
@@ -124,7 +131,7 @@ func every(words, path string) bool {
 func TestImpairments(t *testing.T) {
 	const more = ",transport=roce,dcqcn=on,mtu=4200"
 	d := up(t, nil, "--device", "iw0,addr=10.77.0.2/24", "--device", "iw1,addr=10.77.0.3/24",
-		"--device", "ro0,addr=10.78.0.2/24"+more, "--device", "ro1,addr=10.78.0.3/24"+more,
+		"--device", "wi0,addr=10.79.0.2/24,loopback=wire", "--device", "ro0,addr=10.78.0.2/24"+more, "--device", "ro1,addr=10.78.0.3/24"+more,
 		"--device", "ho0,host=127.77.12.2,transport=roce,dcqcn=on",
 		"--device", "ho1,host=127.77.12.3,transport=roce,dcqcn=on")
 	const rounds = 20
@@ -254,8 +261,9 @@ func (d *daemon) disturbed(t *testing.T, name string, rounds int, env []string,
 func TestImpairedCut(t *testing.T) {
 	d := up(t, nil, "--device", "iw0,addr=10.77.0.2/24,user-timeout=2s", "--device",
 		"iw1,addr=10.77.0.3/24,user-timeout=2s", "--device", "ro0,addr=10.78.0.2/24,transport=roce",
-		"--device", "ro1,addr=10.78.0.3/24,transport=roce")
-	for _, p := range badPaths[:4] {
+		"--device", "ro1,addr=10.78.0.3/24,transport=roce", "--device",
+		"wi0,addr=10.79.0.2/24,loopback=wire,user-timeout=2s")
+	for _, p := range badPaths[:6] {
 		if !thorough() && p.name != "SCTP" && p.name != "RoCE" {
 			continue // TCP has tests of its user-timeout in Go
 		}
@@ -281,13 +289,13 @@ func TestImpairedCut(t *testing.T) {
 	}
 }
 
-// A queue pair by its number has a bad network, over iWARP and RoCE, and within a device of RoCE.
+// A queue pair by its number has a bad network, over iWARP and RoCE, and within a device.
 func TestImpairedQP(t *testing.T) {
 	d := up(t, nil, "--device", "iw0,addr=10.77.0.2/24", "--device", "iw1,addr=10.77.0.3/24",
 		"--device", "ro0,addr=10.78.0.2/24,transport=roce", "--device",
-		"ro1,addr=10.78.0.3/24,transport=roce")
-	for _, p := range badPaths[:4] {
-		if !thorough() && p.name != "TCP" && p.name != "RoCE within a device" {
+		"ro1,addr=10.78.0.3/24,transport=roce", "--device", "wi0,addr=10.79.0.2/24,loopback=wire")
+	for _, p := range badPaths[:6] {
+		if !thorough() && p.name != "TCP" && !strings.HasSuffix(p.name, "within a device") {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {

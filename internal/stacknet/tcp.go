@@ -56,6 +56,31 @@ func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (i
 	return c, nil
 }
 
+// Within makes a connection of TCP between two addresses of the stack.
+func (n *Network) Within(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error) {
+	l, err := n.stack.TCP().Listen(netip.AddrPortFrom(b, 0), 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	c, err := n.stack.TCP().Dial(ctx, a, l.Addr())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		s, err := l.Accept()
+		switch {
+		case err != nil:
+			c.Abort()
+			return nil, nil, err
+		case s.RemoteAddr() == c.LocalAddr():
+			return c, s, nil
+		}
+		s.Abort() // of somebody who tries ports
+	}
+}
+
 // Listen implements vnic.Network.
 func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
 	return n.ListenOrdered(addr, backlog, nil)

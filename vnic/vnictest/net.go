@@ -125,6 +125,20 @@ func (h *Host) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwar
 	return a, nil
 }
 
+// Within makes a connection between two addresses of the Net, as vnic.StreamPair has it.
+func (n *Net) Within(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error) {
+	h := n.Host(a, b)
+	l, err := h.Listen(netip.AddrPortFrom(b, 1), 1) // as nobody's program does
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	if x, err = h.Dial(ctx, a, l.Addr()); err == nil {
+		y, err = l.Accept()
+	}
+	return x, y, err
+}
+
 func (n *Net) find(ap netip.AddrPort) *listener {
 	for _, l := range n.listeners {
 		a := l.addr.Addr()

@@ -7,6 +7,7 @@ package link
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -79,6 +80,10 @@ type Abilities interface {
 	// ShowCopies has messages that are copied to the peer go there as segments, which QP.Copied is
 	// shown, from now on.
 	ShowCopies()
+	// MoveTo has a connection within the device, whose messages are copied, go on over one of TCP,
+	// whose ends are own and peers. done is closed when nobody copies any more. nil: it does not, and
+	// they remain the caller's, as they do if moved says no then. Any goroutine may call it.
+	MoveTo(own, peers iwarp.Stream) (done <-chan struct{}, moved func() bool)
 }
 
 // Basic has the defaults of Abilities: a link whose halves end together, whose steps may touch any
@@ -94,6 +99,9 @@ func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
 func (Basic) Near() QP         { return nil }
 func (Basic) ShowCopies()      {}
+func (Basic) MoveTo(_, _ iwarp.Stream) (done <-chan struct{}, moved func() bool) {
+	return nil, nil
+}
 
 // NoStream is embedded by a Link of RoCE: packets have no stream to end, and nobody asks for it.
 type NoStream struct{}
@@ -137,6 +145,9 @@ type QP interface {
 	// Replace has the QP go on with l, which is opened then.
 	Replace(l Link)
 
+	// Carried says that a connection within the device goes on over TCP. Any goroutine may call it,
+	// with any lock held, and again.
+	Carried(local, remote netip.AddrPort, emss int)
 	// Parted says that Near is nil from now on. Any goroutine may call it, with any lock held.
 	Parted()
 

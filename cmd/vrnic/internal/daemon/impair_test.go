@@ -21,7 +21,7 @@ type impairment struct {
 	Packets, Lost, Duplicated, Corrupted, Marked, Seed uint64
 	NoRoom                                             uint64 `json:"no_room"`
 	Reordered                                          uint64
-	Waiting                                            int
+	Waiting, Outside                                   int
 }
 
 func impairments(t *testing.T, d *daemontest.Daemon) map[string]impairment {
@@ -265,22 +265,48 @@ func TestImpairHost(t *testing.T) {
 	disturbed(t, d, a, b, "roce0")
 }
 
-// Two queue pairs of one device of iWARP have no packets that can be impaired: by number they are
-// refused, and told what to do, and the device's network is not theirs.
+// Two queue pairs of one device of iWARP, whose messages were copied or went through its stack,
+// have the network of their device, or of the one of them, as others have: those that there are,
+// and those that are connected meanwhile.
 func TestImpairWithinIWARP(t *testing.T) {
 	for _, loopback := range []string{"copy", "wire"} {
-		d := daemontest.Start(t, devices(t, "vrnic0,addr=10.77.0.2/24,loopback="+loopback))
-		a, b := near(t, d, "vrnic0", "vrnic0", false)
-		wantRefused(t, change(t, d, shm.Set, "impair", fmt.Sprintf("both 1 vrnic0/%d\nloss 1%%",
-			a.QP.Num())), syscall.EINVAL, "give the peer a device of its own")
-		mustChange(t, d, shm.Set, "impair", "both 7 vrnic0\nloss 100%")
-		echo(t, a, b, 3, short)
-		x, y := near(t, d, "vrnic0", "vrnic0", false) // such as are made meanwhile, too
-		echo(t, x, y, 3, short)
-		for direction, i := range impairments(t, d) {
-			if i.Packets > 0 {
-				t.Errorf("loopback=%s, %s: %+v", loopback, direction, i)
-			}
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, IPv6 %v", loopback, v6), func(t *testing.T) {
+				d := daemontest.Start(t, devices(t,
+					"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64,loopback="+loopback))
+				a, b := near(t, d, "vrnic0", "vrnic0", v6)
+				x, y := near(t, d, "vrnic0", "vrnic0", v6)
+				echo(t, a, b, 3, short)
+				disturbed(t, d, a, b, "vrnic0")
+				name := fmt.Sprintf("vrnic0/%d", a.QP.Num())
+				mustChange(t, d, shm.Set, "impair", "both 7 "+name+"\nloss 100%")
+				echo(t, x, y, 3, short)
+				b.Recv(1, 0, 100)
+				a.Send(2, 0, 100)
+				if !daemontest.Eventually(func() bool {
+					return impairments(t, d)[name+" out"].Lost > 0
+				}) {
+					t.Error("nothing is lost")
+				}
+				mustChange(t, d, shm.Del, "impair", "")
+				a.WantStatus("what was lost comes again", 2, 0)
+				b.WantStatus("what was lost comes again", 1, 0)
+
+				mustChange(t, d, shm.Set, "impair", "both 7 vrnic0\ndelay 200us\nloss 2%\ncorrupt 1%")
+				v, w := near(t, d, "vrnic0", "vrnic0", v6) // this one meanwhile
+				for _, p := range [][2]*daemontest.End{{a, b}, {x, y}, {v, w}} {
+					was := impairments(t, d)["vrnic0 out"].Packets
+					echo(t, p[0], p[1], 15, long)
+					if i := impairments(t, d)["vrnic0 out"]; i.Packets-was < 100 || i.Outside != 0 {
+						t.Errorf("%+v, %d packets before", i, was)
+					}
+				}
+				for _, direction := range []string{"out", "in"} {
+					if i := impairments(t, d)["vrnic0 "+direction]; i.Lost == 0 || i.Corrupted == 0 {
+						t.Errorf("%s: %+v", direction, i)
+					}
+				}
+			})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/lab"
@@ -195,6 +196,8 @@ func (d *Daemon) impair(verb uint32, value string) error {
 		if err != nil {
 			return err
 		}
+		watched := d.leaveMemory(o.Target)
+		defer watched()
 		t, err := d.underName(o.Target)
 		if err != nil {
 			return err
@@ -202,6 +205,49 @@ func (d *Daemon) impair(verb uint32, value string) error {
 		return d.impaired.Begin(o, t)
 	}
 	return fmt.Errorf("verb %d is none of impairments", verb)
+}
+
+// moveTime is how long connections within a device have to get to its network.
+const moveTime = 10 * time.Second
+
+// leaveMemory has connections within a device of iWARP, or that of a queue pair, go on over its
+// network, where they can be impaired, and those of the device that are made until stop is called.
+func (d *Daemon) leaveMemory(name string) (stop func()) {
+	stop = func() {}
+	dev, qpn := d.device(name), uint32(0)
+	if dev == nil {
+		var err error
+		if dev, qpn, err = d.queuePair(name); err != nil || qpn == 0 {
+			return stop
+		}
+	}
+	st, ok := dev.station.(stackStation)
+	if !ok || dev.roce() {
+		return stop
+	}
+	if qpn == 0 {
+		stop = dev.vnic.Watch()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), moveTime)
+	defer cancel()
+	if err := dev.vnic.ToStreams(ctx, qpn, st.Within); err != nil {
+		d.log.Warn("a connection within a device is not impaired", "device", dev.spec.Name, "err", err)
+	}
+	return stop
+}
+
+// queuePair is what DEVICE/QPN says.
+func (d *Daemon) queuePair(name string) (dev *device, qpn uint32, err error) {
+	at := strings.LastIndexByte(name, '/')
+	n, err := strconv.ParseUint(name[at+1:], 0, 24)
+	if at >= 0 {
+		dev = d.device(name[:at])
+	}
+	if dev == nil || err != nil {
+		return nil, 0, fmt.Errorf("there is no device, port or queue pair %s: a queue pair is "+
+			"DEVICE/QPN", name)
+	}
+	return dev, uint32(n), nil
 }
 
 // fault begins faults, SEED and then their lines, or ends those of a device.
@@ -271,20 +317,16 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 	var match detour.Match
 	var over func() bool
 	if dev == nil {
-		at := strings.LastIndexByte(name, '/')
-		n, err := strconv.ParseUint(name[at+1:], 0, 24)
-		if at < 0 || err != nil || d.device(name[:at]) == nil {
-			return lab.Target{}, fmt.Errorf("there is no device, port or queue pair %s: a queue pair is "+
-				"DEVICE/QPN", name)
-		}
-		dev = d.device(name[:at])
-		qp := dev
-		packets, err := qp.packetsOf(uint32(n))
+		qp, n, err := d.queuePair(name)
 		if err != nil {
 			return lab.Target{}, err
 		}
-		match, over = packets.match(), func() bool {
-			now, err := qp.packetsOf(uint32(n))
+		packets, err := qp.packetsOf(n)
+		if err != nil {
+			return lab.Target{}, err
+		}
+		dev, match, over = qp, packets.match(), func() bool {
+			now, err := qp.packetsOf(n)
 			return err != nil || now != packets
 		}
 	} else if slices.ContainsFunc(d.deviceList(), func(o *device) bool {
@@ -305,7 +347,7 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 			return func() { host.Impair(nil, nil); stop() }, nil
 		}}, nil
 	}
-	return lab.Target{Name: name, Over: over, Open: func(out, in *detour.Road) (func(), error) {
+	t := lab.Target{Name: name, Over: over, Open: func(out, in *detour.Road) (func(), error) {
 		// What the device sends goes into the switch.
 		f, err := detour.NewFrames(d.sw, d.sw.PortOf(dev.mac), out, in, match)
 		if err != nil {
@@ -313,7 +355,11 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 		}
 		stop := dev.vnic.Watch()
 		return func() { f.Close(); stop() }, nil
-	}}, nil
+	}}
+	if over == nil {
+		t.Outside = dev.vnic.Copying
+	}
+	return t, nil
 }
 
 // qpPackets are those of a queue pair's connection.
@@ -352,11 +398,9 @@ func (d *device) packetsOf(qpn uint32) (p qpPackets, err error) {
 		case !connected && i.Transport == "":
 			return p, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
 				"is known then", qpn, d.spec.Name)
-		case !connected && slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool {
-			return a.Addr() == p.remote.Addr()
-		}):
-			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device of iWARP: "+
-				"what they say to each other does not leave its stack; give the peer a device of its own",
+		case strings.HasPrefix(i.Transport, "loop"):
+			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device, and copy "+
+				"what they say to each other: have them connect again, while the device is impaired",
 				qpn, d.spec.Name)
 		}
 		return p, nil

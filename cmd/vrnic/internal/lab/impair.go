@@ -56,11 +56,13 @@ func (o *Order) Check() error {
 }
 
 // A Target is what stands behind a name: Open has its packets go over out and in, either of which
-// may be nil, until closed is called. Over, unless it is nil, reports whether the target is gone.
+// may be nil, until closed is called. Over, unless it is nil, reports whether the target is gone,
+// and Outside how many of its queue pairs have no packets.
 type Target struct {
-	Name string
-	Open func(out, in *detour.Road) (closed func(), err error)
-	Over func() bool
+	Name    string
+	Open    func(out, in *detour.Road) (closed func(), err error)
+	Over    func() bool
+	Outside func() int
 }
 
 // Impairments are those of a daemon; the zero value has none.
@@ -77,6 +79,7 @@ type impairment struct {
 	out, in *detour.Road
 	closed  func()
 	over    func() bool // nil: somebody says so
+	outside func() int  // nil: of none that is known
 }
 
 // maxImpairments bounds those of a daemon.
@@ -85,7 +88,7 @@ const maxImpairments = 64
 // Begin has o done to t, in place of what was done to it.
 func (s *Impairments) Begin(o *Order, t Target) error {
 	s.endOver()
-	i := &impairment{Order: *o, begun: time.Now(), over: t.Over}
+	i := &impairment{Order: *o, begun: time.Now(), over: t.Over, outside: t.Outside}
 	var err error
 	if i.plan, err = impair.ParsePlan(o.Words, o.Seed); err != nil {
 		return err
@@ -189,6 +192,7 @@ type row struct {
 	Waiting   int    `json:"waiting"`
 	Seed      uint64 `json:"seed"`
 	Seconds   int64  `json:"seconds"`
+	Outside   int    `json:"outside,omitempty"`
 	Words     string `json:"words"`
 }
 
@@ -208,8 +212,12 @@ func (s *Impairments) Rows() iter.Seq[any] {
 					continue
 				}
 				c, waiting := d.road.Stats()
+				outside := 0
+				if i.outside != nil {
+					outside = i.outside()
+				}
 				if !yield(row{i.Target, d.name, c.Frames, c.Lost, c.Overflow, c.Doubled, c.Corrupted, c.Early,
-					c.Marked, waiting, i.Seed, int64(time.Since(i.begun).Seconds()),
+					c.Marked, waiting, i.Seed, int64(time.Since(i.begun).Seconds()), outside,
 					strings.ReplaceAll(strings.TrimSpace(i.Words), "\n", "; ")}) {
 					return
 				}

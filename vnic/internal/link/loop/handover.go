@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/link/stream"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
@@ -13,8 +14,9 @@ import (
 // Memory that can block may be touched by its own context's goroutines only, so a connection on
 // loopback, where each requester copies for both, has to become one of another kind when a request
 // needs such memory: two Endpoints joined by a pipe. Until then, maybe for ever, it stays what it
-// is: small messages whose octets are in slabs need none. The two ends change over at a boundary
-// between steps, without either waiting with its run token held:
+// is: small messages whose octets are in slabs need none. Who wants its octets to be on a network
+// has a connection there in place of the pipe. The two ends change over at a boundary between
+// steps, without either waiting with its run token held:
 //
 //	loop ── HandOver asked for ──▶ each end stops copying, and is quiet
 //	     ── both are quiet and have read their mail ──▶ moved: each end takes its pipe when it runs
@@ -54,13 +56,39 @@ func (l *End) HandOver() <-chan struct{} {
 	}
 	if !p.asked.Load() {
 		// The QPs show addresses of their own.
-		l.pipe, l.peer.pipe = llp.NewPipe(netip.AddrPort{}, netip.AddrPort{})
-		llp.Show(l.pipe, l.qp.Copied)
-		llp.Show(l.peer.pipe, l.peer.qp.Copied)
-		p.asked.Store(true)
-		l.qp.Parted()
-		l.peer.qp.Parted()
+		own, peers := llp.NewPipe(netip.AddrPort{}, netip.AddrPort{})
+		llp.Show(own, l.qp.Copied)
+		llp.Show(peers, l.peer.qp.Copied)
+		l.askLocked(own, peers)
 	}
+	return l.waitLocked()
+}
+
+// MoveTo implements link.Link.
+func (l *End) MoveTo(own, peers iwarp.Stream) (done <-chan struct{}, moved func() bool) {
+	p := l.pair
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.moved || p.over || p.asked.Load() {
+		return nil, nil
+	}
+	l.askLocked(llp.Of(own), llp.Of(peers))
+	return l.waitLocked(), func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.moved
+	}
+}
+
+func (l *End) askLocked(own, peers llp.Stream) {
+	l.pipe, l.peer.pipe = own, peers
+	l.pair.asked.Store(true)
+	l.qp.Parted()
+	l.peer.qp.Parted()
+}
+
+func (l *End) waitLocked() <-chan struct{} {
+	p := l.pair
 	if p.done == nil {
 		p.done = make(chan struct{})
 	}
@@ -94,6 +122,8 @@ func (l *End) moveOver() (more bool) {
 	l.rest = true
 	if !p.moved && !p.over && (l.peer.rest || l.peer.phase.Load() == phaseNew) && !l.peer.post.Load() {
 		p.moved = true
+		l.carried()
+		l.peer.carried()
 		p.settleLocked()
 	}
 	moved := p.moved
@@ -106,17 +136,27 @@ func (l *End) moveOver() (more bool) {
 	return true
 }
 
+// carried says so if the pipe is a connection.
+func (l *End) carried() {
+	if s := l.pipe; !s.Properties().Records {
+		l.qp.Carried(s.LocalAddr(), s.RemoteAddr(), s.EMSS())
+	}
+}
+
 // takePipe makes the QP's end of the pipe its link.
 func (l *End) takePipe() *stream.Link {
 	p := l.qp.Param()
-	// Both ends may send at once, with no message to begin with, and nothing can damage the octets.
+	// Both ends may send at once, with no message to begin with.
 	p.Initiator, p.PeerToPeer, p.RTR = true, false, 0
-	p.CRC, p.MarkersIn, p.MarkersOut = false, false, false
+	if l.pipe.Properties().Records { // and nothing can damage the octets
+		p.CRC, p.MarkersIn, p.MarkersOut = false, false, false
+	}
 	w := stream.New(l.qp, l.pipe, stream.Config{Param: p, Extensions: true})
 	l.work.Recv.Open(nil)
 	l.qp.GotReceive() // a Send that waits for a receive comes again
 	l.over = true
 	l.qp.Replace(w)
+	l.carried() // who was not attached yet has not been told
 	w.Open()
 	return w
 }
