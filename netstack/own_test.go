@@ -13,7 +13,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
-// looker counts the frames that it sees of a port, and the octets of those that are of TCP.
+// looker counts the frames of TCP that it sees of a port, and their octets. Others come when a stack
+// has been there for a while: it looks for routers.
 type looker struct {
 	t *testing.T
 
@@ -23,6 +24,10 @@ type looker struct {
 }
 
 func (l *looker) See(f *frame.Frame, in bool) {
+	var whole frame.Packet
+	if err := whole.Parse(f); err == nil && whole.Protocol != frame.ProtoTCP {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.frames++
