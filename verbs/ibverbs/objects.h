@@ -98,6 +98,8 @@ struct vrnic_mr {
 int vrnic_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 		    struct ibv_sge *sge, uint32_t n);
 
+/* Has forks find the table of regions whole, from now on. */
+void vrnic_regions_watch_forks(void);
 void vrnic_region_add(struct vrnic_mr *mr);
 void vrnic_region_remove(struct vrnic_mr *mr);
 

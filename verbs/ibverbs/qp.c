@@ -50,6 +50,8 @@ static void before_fork(void) { pthread_mutex_lock(&all_lock); }
 static void after_fork(void) { pthread_mutex_unlock(&all_lock); }
 __attribute__((constructor)) static void watch_forks(void)
 {
+	/* What is registered last locks first, as who connects a QP does: this table, then regions. */
+	vrnic_regions_watch_forks();
 	pthread_atfork(before_fork, after_fork, after_fork);
 }
 

@@ -27,10 +27,7 @@ static void in_child(void)
 	pthread_rwlock_init(&lock, NULL); /* other readers are not here */
 }
 
-__attribute__((constructor)) static void watch_forks(void)
-{
-	pthread_atfork(before_fork, in_parent, in_child);
-}
+void vrnic_regions_watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
 static struct vrnic_mr *mr_of(struct vrnic_entry *e)
 {
