@@ -13,8 +13,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
-// looker counts the frames of TCP that it sees of a port, and their octets. Others come when a stack
-// has been there for a while: it looks for routers.
+// looker counts the frames of TCP that it sees of a port, and their octets. Others come by
+// themselves: a stack looks for routers when it has been there for a while.
 type looker struct {
 	t *testing.T
 
