@@ -204,6 +204,7 @@ func TestCheckGuards(t *testing.T) {
 		"blocked": {"early-read"}, "in_child": nil, "another_life": nil, "shared_buffer": nil,
 		"calls": {"early-read"}, "event": nil, "device_event": nil, "shared_queue": nil,
 		"threads": {"early-read"}, "inherited": {"early-read"},
+		"vectors": {"early-read"}, "asked": nil, "rejected": nil,
 	} {
 		for _, how := range []string{"--check-status=0", "--lend-heap"} {
 			t.Run(name+how, func(t *testing.T) {

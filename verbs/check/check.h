@@ -145,6 +145,7 @@ struct next_ibverbs {
 	__typeof__(ibv_destroy_srq) *ibv_destroy_srq;
 	__typeof__(ibv_create_qp) *ibv_create_qp;
 	__typeof__(ibv_modify_qp) *ibv_modify_qp;
+	__typeof__(ibv_query_qp) *ibv_query_qp;
 	__typeof__(ibv_destroy_qp) *ibv_destroy_qp;
 	__typeof__(ibv_create_ah) *ibv_create_ah;
 	__typeof__(ibv_destroy_ah) *ibv_destroy_ah;

@@ -38,10 +38,15 @@ CHECK_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *ch)
 	next_cm()->rdma_destroy_event_channel(ch);
 }
 
+struct id {
+	struct object o;
+	uint32_t qpn; /* of a queue pair that the program has made without it; 0: of none */
+};
+
 /* With the lock held. */
 static struct object *add_id(struct rdma_cm_id *id, const struct site *site)
 {
-	struct object *o = book_add(KIND_ID, id, sizeof(*o), site);
+	struct object *o = book_add(KIND_ID, id, sizeof(struct id), site);
 
 	if (!o)
 		return NULL;
@@ -133,10 +138,29 @@ CHECK_EXPORT int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_att
 /* With the lock held: what is posted to a QP comes back from now on. */
 static void end_connection(struct rdma_cm_id *id)
 {
+	struct id *known = id ? book_find(KIND_ID, id) : NULL;
+	struct object *o = NULL;
 	struct qp *qp = id && id->qp ? book_find(KIND_QP, id->qp) : NULL;
 
 	if (qp)
 		early_qp_ended(qp);
+	if (!known || !known->qpn)
+		return;
+	while ((o = book_number(KIND_QP, known->qpn, o)))
+		if (container_of(o, struct qp, o)->context == id->verbs)
+			early_qp_ended(container_of(o, struct qp, o));
+}
+
+/* Connects the program's own queue pair, if it names one. */
+static void name_qp(struct rdma_cm_id *id, const struct rdma_conn_param *param)
+{
+	struct id *known;
+
+	book_lock();
+	known = book_find(KIND_ID, id);
+	if (known)
+		known->qpn = id->qp || !param ? 0 : param->qp_num;
+	book_unlock();
 }
 
 CHECK_EXPORT int rdma_disconnect(struct rdma_cm_id *id)
@@ -168,13 +192,23 @@ static void check_data(const char *call, const struct rdma_conn_param *param, ui
 
 CHECK_EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
+	int err;
+
 	check_data("rdma_connect", param, CONNECT_DATA);
-	return next_cm()->rdma_connect(id, param);
+	name_qp(id, param);
+	err = next_cm()->rdma_connect(id, param);
+	if (err) { /* an id without a channel has waited for the answer */
+		book_lock();
+		end_connection(id);
+		book_unlock();
+	}
+	return err;
 }
 
 CHECK_EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
 	check_data("rdma_accept", param, ACCEPT_DATA);
+	name_qp(id, param);
 	return next_cm()->rdma_accept(id, param);
 }
 
@@ -187,8 +221,18 @@ static void got(struct rdma_cm_event *ev, const struct site *site)
 
 	if (request)
 		add_id(ev->id, site);
-	if (ev->event == RDMA_CM_EVENT_DISCONNECTED || ev->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+	switch (ev->event) {
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+	case RDMA_CM_EVENT_REJECTED:
+	case RDMA_CM_EVENT_DISCONNECTED:
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 		end_connection(ev->id);
+		break;
+	default:
+		break;
+	}
 	o = owner ? book_add(KIND_EVENT, ev, sizeof(*o), site) : NULL;
 	if (!o)
 		return;

@@ -1,4 +1,5 @@
 /* Events that are got and have to be acknowledged, before what they are of can be destroyed. */
+#include <errno.h>
 #include <time.h>
 
 #include "check.h"
@@ -26,8 +27,14 @@ CHECK_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **c
 {
 	int err = next()->ibv_get_cq_event(ch, cq, context);
 
-	if (!err)
+	if (!err) {
 		count(KIND_CQ, *cq, 1);
+	} else if (errno == EIO) { /* the daemon is no more */
+		book_lock();
+		early_ended(ch->context);
+		book_unlock();
+		errno = EIO;
+	}
 	return err;
 }
 

@@ -42,6 +42,7 @@ static void look_up(void)
 	LOOK_UP(ibverbs, .ibv_destroy_srq);
 	LOOK_UP(ibverbs, .ibv_create_qp);
 	LOOK_UP(ibverbs, .ibv_modify_qp);
+	LOOK_UP(ibverbs, .ibv_query_qp);
 	LOOK_UP(ibverbs, .ibv_destroy_qp);
 	LOOK_UP(ibverbs, .ibv_create_ah);
 	LOOK_UP(ibverbs, .ibv_destroy_ah);

@@ -127,6 +127,10 @@ int check_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		for (i = 0; i < got; i++)
 			completed(cq, ibcq->context, &wc[i], &site);
 		book_unlock();
+	} else if (got < 0) { /* the program knows that none comes */
+		book_lock();
+		early_ended(ibcq);
+		book_unlock();
 	}
 	pthread_mutex_unlock(&cq->poll);
 	return got;

@@ -1,4 +1,6 @@
 /* Posting: what a request names, and what it adds to what is outstanding. */
+#include <errno.h>
+
 #include "check.h"
 #include "guard/guard.h"
 
@@ -194,6 +196,16 @@ void post_take_back(struct qp *qp, uint32_t n)
 	book_unlock();
 }
 
+/* at is a queue pair or an SRQ: the daemon is no more, and the program knows. */
+static void post_failed(void *at, int err)
+{
+	if (err != EIO)
+		return;
+	book_lock();
+	early_ended(at);
+	book_unlock();
+}
+
 int check_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	uint32_t added = 0;
@@ -219,6 +231,7 @@ int check_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send
 		for (w = wr; w && w != *bad && added; w = w->next)
 			added--;
 		post_take_back(qp, added);
+		post_failed(ibqp, err);
 	}
 	pthread_mutex_unlock(&qp->send);
 	return err;
@@ -279,6 +292,7 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 		if (qp->recv_cq)
 			qp->recv_cq->pending -= n;
 		book_unlock();
+		post_failed(ibqp, err);
 	}
 	pthread_mutex_unlock(&qp->recv);
 	return err;
@@ -316,6 +330,7 @@ int check_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ib
 		if (srq->cq)
 			srq->cq->pending -= n;
 		book_unlock();
+		post_failed(ibsrq, err);
 	}
 	return err;
 }

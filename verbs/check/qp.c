@@ -1,4 +1,5 @@
 /* Completion channels and queues, shared receive queues and queue pairs: making and ending them. */
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -381,6 +382,21 @@ CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, in
 		early_qp_ended(qp);
 	book_unlock();
 	return 0;
+}
+
+/* By its state the program knows, too, that what is posted comes back, or is gone. */
+CHECK_EXPORT int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask,
+			      struct ibv_qp_init_attr *init)
+{
+	int err = next()->ibv_query_qp(ibqp, attr, mask, init);
+
+	book_lock();
+	if (err == EIO)
+		early_ended(ibqp->context); /* the daemon is no more */
+	if (!err && (attr->qp_state == IBV_QPS_ERR || attr->qp_state == IBV_QPS_SQE))
+		early_ended(ibqp);
+	book_unlock();
+	return err;
 }
 
 void qp_last_words(struct qp *qp)

@@ -9,6 +9,7 @@
 /* What a page is, beside how many parts of outstanding requests are on it. */
 #define HELD	(1u << 27) /* it is taken from the program */
 #define EVER	(1u << 28) /* it was once, so a fault may have been on its way since */
+#define TAKING	(1u << 29) /* HELD, and whether the kernel knows is open */
 #define USES	(GUARD_MAY - 1)
 
 /* Addresses of programs have up to 48 bits; 18 of a page's number are its place in a table. */
@@ -111,20 +112,34 @@ static bool is_ever(uintptr_t number)
 	return p && atomic_load(p) & EVER;
 }
 
-/* Gives a page back; true: it was taken. In this order: who finds it not HELD may go on. */
-static bool give_back(uintptr_t number)
+static void make_open(uintptr_t number)
 {
 	uintptr_t first = number, end = number + 1;
 
 	/* in the middle of others it may be one mapping too many: then all of them */
-	if (!protect(first, end, PROT_READ | PROT_WRITE)) {
-		while (is_ever(first - 1))
-			first--;
-		while (is_ever(end))
-			end++;
-		protect(first, end, PROT_READ | PROT_WRITE);
-	}
-	return atomic_fetch_and(look(number), ~HELD) & HELD;
+	if (protect(first, end, PROT_READ | PROT_WRITE))
+		return;
+	while (is_ever(first - 1))
+		first--;
+	while (is_ever(end))
+		end++;
+	protect(first, end, PROT_READ | PROT_WRITE);
+}
+
+/*
+ * Gives a page back; true: it was taken. In this order: who finds it not HELD may go on. One that
+ * is being taken meanwhile, by another thread, is opened by who comes last: see take.
+ */
+static bool give_back(uintptr_t number)
+{
+	page *p = look(number);
+	bool taking = atomic_load(p) & TAKING, held;
+
+	make_open(number);
+	held = atomic_fetch_and(p, ~HELD) & HELD;
+	if (taking)
+		make_open(number);
+	return held;
 }
 
 /* In the handler of a signal: false: the program's own. */
@@ -170,13 +185,16 @@ static uintptr_t take(struct range r, uint32_t not)
 	if (end == r.first || runs >= MOST_RUNS || !segv_watch(fault))
 		return end - r.first;
 	for (i = r.first; i < end; i++)
-		atomic_fetch_or(look(i), HELD | EVER);
+		atomic_fetch_or(look(i), HELD | EVER | TAKING);
 	if (protect(r.first, end, PROT_NONE)) {
 		runs++;
+		for (i = r.first; i < end; i++)
+			if (!(atomic_fetch_and(look(i), ~TAKING) & HELD))
+				make_open(i); /* another thread was faster */
 		return end - r.first;
 	}
 	for (i = r.first; i < end; i++)
-		atomic_fetch_and(look(i), ~HELD);
+		atomic_fetch_and(look(i), ~(HELD | TAKING));
 	return end - r.first;
 }
 

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -240,6 +241,67 @@ static void calls(void)
 	end();
 }
 
+/* Calls whose vectors are long, or are not memory: the kernel has its say. */
+static void vectors(void)
+{
+	void *volatile nowhere = (void *)16; /* of which the compiler knows nothing */
+	volatile int less = -1;
+	struct iovec iov[20];
+	int i, pipe_[2];
+
+	begin();
+	CHECK_EQ(pipe(pipe_), 0);
+	for (i = 0; i < 20; i++)
+		iov[i] = (struct iovec){ "octets", 6 };
+	iov[19].iov_base = p.b.buf + 4096;
+	CHECK_EQ(writev(pipe_[1], iov, 20), 120);
+	CHECK(writev(pipe_[1], nowhere, 3) == -1 && errno == EFAULT);
+	CHECK(readv(pipe_[0], nowhere, 3) == -1 && errno == EFAULT);
+	CHECK(writev(pipe_[1], iov, less) == -1 && errno == EINVAL);
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pipe_), 0);
+	CHECK(sendmsg(pipe_[0], nowhere, 0) == -1 && errno == EFAULT);
+	CHECK(recvmsg(pipe_[1], nowhere, 0) == -1 && errno == EFAULT);
+	end();
+}
+
+/* The program asks for the state of its queue pair, and reads before it polls. */
+static void asked(void)
+{
+	vt_open(&p, &(struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	vt_recv(&p.a, 2, 64, LEN);
+	vt_recv(&p.b, 5, 0, 99);
+	vt_send(&p.a, 1, 0, 100);
+	while (vt_state(p.a.qp) != IBV_QPS_ERR)
+		usleep(1000);
+	seen = p.a.buf[20000];
+	vt_poll(p.a.scq);
+	vt_poll(p.b.rcq);
+	vt_free(&p);
+}
+
+/* The connection does not come about. */
+static void rejected(void)
+{
+	struct vt_opts o = { .access = IBV_ACCESS_LOCAL_WRITE };
+	struct rdma_conn_param param = { 0 };
+	struct rdma_cm_event *ev;
+
+	vt_listen(&p);
+	vt_resolve(&p, &p.a, rdma_get_src_port(p.listen));
+	vt_objects(&p.a, &o, false);
+	vt_qp(&p.a, &o);
+	vt_recv(&p.a, 2, 64, LEN);
+	CHECK_EQ(rdma_connect(p.a.id, &param), 0);
+	ev = vt_event(p.lch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK_EQ(rdma_reject(ev->id, NULL, 0), 0);
+	CHECK_EQ(rdma_destroy_id(ev->id), 0);
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	CHECK_EQ(rdma_ack_cm_event(vt_event(p.a.ch, RDMA_CM_EVENT_REJECTED)), 0);
+	seen = p.a.buf[20000];
+	vt_wc(p.a.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	vt_free(&p);
+}
+
 /* The program hears by an event that what it has posted is over, and reads before it polls. */
 static void event(void)
 {
@@ -337,7 +399,8 @@ static const struct vt_case cases[] = {
 	{ "no_handler", no_handler }, { "blocked", blocked }, { "in_child", in_child },
 	{ "another_life", another_life }, { "shared_buffer", shared_buffer }, { "calls", calls },
 	{ "event", event }, { "device_event", device_event }, { "shared_queue", shared_queue },
-	{ "threads", threads }, { "inherited", inherited },
+	{ "threads", threads }, { "inherited", inherited }, { "vectors", vectors },
+	{ "asked", asked }, { "rejected", rejected },
 	{ NULL, NULL },
 };
 
