@@ -189,6 +189,8 @@ static int attach(struct vrnic_qp *qp)
 	d->ring = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 	while (d->ring != qp->sq.done && !qp->sq.sent[(d->ring - 1) & qp->sq.mask].signaled)
 		d->ring--;
+	if (d->ring == qp->sq.done) /* which may be past what completes visibly, and so past polled */
+		d->ring = atomic_load_explicit(&qp->sq.polled, memory_order_acquire);
 	qp->sq.direct = d;
 	pthread_mutex_unlock(&qp->sq.lock);
 	VRNIC_MARK(PAIR);

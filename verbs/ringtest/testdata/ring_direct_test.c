@@ -338,6 +338,35 @@ void test_direct_room(void)
 	direct_finish();
 }
 
+/* What completes invisibly by the ring, before there is a pair, is waited for by nobody. */
+void test_direct_behind(void)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
+	struct ibv_wc wc;
+	int i;
+
+	direct_begin(1, 0xfffffffau);
+	a->qp->direct_in = 0; /* who posts does not ask yet */
+	new_pair();
+	for (i = 0; i < 2 * DEPTH + 1; i++) {
+		direct_receive(b);
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		carry(a);
+		while (vrnic_poll_cq(&b->cq->cq, 1, &wc))
+			;
+	}
+	vrnic_direct_try(a->qp);
+	vrnic_direct_try(b->qp);
+	direct_open(a, true);
+	direct_receive(b);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
+	CHECK_EQ(vrnic_poll_cq(&a->cq->cq, 1, &wc), 1);
+	direct_finish();
+}
+
 /*
  * A daemon that has not offered the path is not asked, nor shown who the program is: one of an
  * earlier version direct_ends the session of who sends it a descriptor that it does not know.
@@ -477,6 +506,7 @@ void test_direct_late(void)
 void test_direct_polling(void)
 {
 	struct end *a = &direct_ends[0];
+	struct ibv_send_wr *bad;
 
 	direct_begin(1, 0);
 	CHECK_EQ(a->qp->direct_in, 1);
@@ -489,7 +519,7 @@ void test_direct_polling(void)
 	carry(a);
 	direct_open(a, true);
 	direct_receive(&direct_ends[1]);
-	send(a);
+	CHECK_EQ(vrnic_post_send(&a->qp->qp, &(struct ibv_send_wr){ .opcode = IBV_WR_SEND }, &bad), 0);
 	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
 	direct_finish();
 }

@@ -756,6 +756,7 @@ static const struct {
 	{ "threads", test_threads },
 	{ "direct", test_direct },
 	{ "direct_room", test_direct_room },
+	{ "direct_behind", test_direct_behind },
 	{ "direct_off", test_direct_off },
 	{ "direct_events", test_direct_events },
 	{ "direct_again", test_direct_again },

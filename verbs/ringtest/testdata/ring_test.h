@@ -63,6 +63,7 @@ void bench_direct(void);
 /* ring_direct_test.c */
 void test_direct(void);
 void test_direct_room(void);
+void test_direct_behind(void);
 void test_direct_off(void);
 void test_direct_events(void);
 void test_direct_again(void);
