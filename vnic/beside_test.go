@@ -147,6 +147,9 @@ func TestCopied(t *testing.T) {
 			if peer, _ := y.QP.Query(); peer.RQPSN != after.SQPSN {
 				t.Errorf("the peer expects PSN %#x, the next is %#x", peer.RQPSN, after.SQPSN)
 			}
+			if c := x.QP.Counted(); c.SentOctets != 4*(1+4096+20000)+8 {
+				t.Errorf("%d octets are counted as sent", c.SentOctets)
+			}
 			c := y.QP.Counted()
 			if want := uint64(4 * (1 + 4096 + 20000)); c.Receives != 12 || c.InWrites != 9 ||
 				c.ReceivedOctets != want+8 {

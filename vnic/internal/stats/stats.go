@@ -88,8 +88,9 @@ func (s *QP) Send(op rdma.Opcode, n uint32) {
 		s.Writes.Add(1)
 		s.Immediates.Add(1)
 		s.SentOctets.Add(uint64(n))
-	case rdma.OpSendImm:
+	case rdma.OpSendImm: // of iWARP it has no octets
 		s.Immediates.Add(1)
+		s.SentOctets.Add(uint64(n))
 	case rdma.OpRead:
 		s.Reads.Add(1)
 		s.ReadOctets.Add(uint64(n))
