@@ -52,6 +52,7 @@ type directPath struct {
 	from              regionFinder
 	remote            *ring.PairRemote
 	segs              [abi.MaxSGE][]byte // of the request that is posted
+	head              ring.PairHead      // likewise
 
 	// Requests that completed here, in a ring of as many as the send queue has slots. Who posts has
 	// sentProd, who polls sentCons.
@@ -296,8 +297,10 @@ func (d *directPath) post(w *abi.SendWQE, octets uint64, signaled bool) bool {
 		return false
 	}
 	switch rdma.Opcode(w.Op) {
-	case rdma.OpSend:
+	case rdma.OpSend, rdma.OpSendImm:
 		return d.send(w, octets, signaled)
+	case rdma.OpWriteImm:
+		return d.writeImm(w, octets, signaled)
 	case rdma.OpWrite, rdma.OpRead, rdma.OpCompareSwap, rdma.OpFetchAdd:
 		return d.reach(w, octets, signaled)
 	default:
@@ -313,25 +316,50 @@ func (d *directPath) send(w *abi.SendWQE, octets uint64, signaled bool) bool {
 	if segs == nil {
 		return false
 	}
-	n := uint32(octets)
-	to := d.out.Begin(n)
+	h := d.headOf(w, octets)
+	to := d.out.Begin(h)
 	if to == nil {
 		return false
 	}
 	for _, b := range segs {
 		to = to[copy(to, b):]
 	}
+	d.end(w, h, signaled)
+	return true
+}
+
+// headOf is that of the message that w is, or that tells of it: docs/decisions.md#X15.
+func (d *directPath) headOf(w *abi.SendWQE, octets uint64) *ring.PairHead {
+	h := &d.head
+	*h = ring.PairHead{Length: uint32(octets), Flags: uint32(w.Flags & abi.SQSolicited)}
+	op := rdma.Opcode(w.Op)
+	if op == rdma.OpSend {
+		return h
+	}
+	h.Flags |= abi.SlotImm
+	h.Imm = w.Imm
+	if op == rdma.OpWriteImm {
+		h.Flags |= abi.SlotWrite
+	}
+	// In iWARP it is a message of its own, of eight octets, and completes as one: RFC 7306, section 6.
+	if !d.qp.d.attr.RoCE {
+		h.Flags |= abi.SlotWrite
+		h.Length, h.ImmLow = 0, w.ImmLow()
+	}
+	return h
+}
+
+// end is for when all octets of w are where they go, of whose message the head is h.
+func (d *directPath) end(w *abi.SendWQE, h *ring.PairHead, signaled bool) {
 	if signaled { // before the stamp: an answer comes after it
 		d.complete(w, 0)
 	}
-	solicited := w.Flags&abi.SQSolicited != 0
-	d.out.End(n, solicited)
+	d.out.End(h)
 	// Behind the stamp, which a fence follows, as all that is stored atomically.
 	own := signaled && d.qp.sendCQ.wanted.Load() != 0
-	if d.out.Wanted(solicited, own) {
+	if d.out.Wanted(h.Flags&abi.SQSolicited != 0, own) {
 		d.rings = true
 	}
-	return true
 }
 
 // complete records w as complete, with so many octets that came in.

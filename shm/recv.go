@@ -233,7 +233,13 @@ func (r *receiver) take(i uint32, m *ring.PairMessage, wc *rdma.WC) bool {
 		return false
 	}
 	place := r.postedAt(i).place
-	wc.ID, wc.ByteLen = r.wrs[place].id, uint32(len(m.Octets))
+	wc.ID, wc.ByteLen = r.wrs[place].id, m.Length
+	if m.Flags&abi.SlotImm != 0 {
+		wc.Flags, wc.Imm, wc.ImmLow = rdma.WCWithImm, abi.ImmWord(m.Imm), abi.ImmWord(m.ImmLow)
+	}
+	if m.Flags&abi.SlotWrite != 0 {
+		wc.Op = rdma.WCRecvImm
+	}
 	r.in.Taken(m) // before the receive can be posted again
 	r.release(place)
 	return true

@@ -13,7 +13,7 @@ import (
 
 // reach does w, of so many octets, at the peer's memory if that can be done here.
 func (d *directPath) reach(w *abi.SendWQE, octets uint64, signaled bool) bool {
-	if !d.move(w, octets) {
+	if !d.move(w, octets, nil) {
 		return false
 	}
 	if !signaled {
@@ -30,12 +30,33 @@ func (d *directPath) reach(w *abi.SendWQE, octets uint64, signaled bool) bool {
 	return true
 }
 
-// move does w up to its completion.
-func (d *directPath) move(w *abi.SendWQE, octets uint64) bool {
+// writeImm does w, a Write with immediate data of so many octets.
+func (d *directPath) writeImm(w *abi.SendWQE, octets uint64, signaled bool) bool {
+	h := d.headOf(w, octets)
+	if octets == 0 && !d.writeNothing(w, h) || octets != 0 && !d.move(w, octets, h) {
+		return false
+	}
+	d.end(w, h, signaled)
+	return true
+}
+
+// writeNothing is move of a Write of no octets, which asks for no key, but for the right to write
+// at all.
+func (d *directPath) writeNothing(w *abi.SendWQE, told *ring.PairHead) bool {
+	if !d.out.Reaches(uint32(rdma.RemoteWrite)) || d.gather(w, 0) == nil ||
+		!d.may(true) && !d.await(true) || d.out.Begin(told) == nil {
+		return false
+	}
+	d.out.WroteNothing(d.qp.d.attr.RoCE) // iWARP sends no Write then
+	return true
+}
+
+// move does w up to its completion; with told, up to the message that tells of it.
+func (d *directPath) move(w *abi.SendWQE, octets uint64, told *ring.PairHead) bool {
 	op := rdma.Opcode(w.Op)
 	right, local := rdma.RemoteAtomic, rdma.LocalWrite
 	switch op {
-	case rdma.OpWrite:
+	case rdma.OpWrite, rdma.OpWriteImm:
 		right, local = rdma.RemoteWrite, 0
 	case rdma.OpRead:
 		right = rdma.RemoteRead
@@ -47,12 +68,12 @@ func (d *directPath) move(w *abi.SendWQE, octets uint64) bool {
 	}
 	segs := d.gather(w, local)
 	// Last the wait, which would be in vain if anything else were missing.
-	if segs == nil || !d.may(false) && !d.await(false) {
+	if room := told != nil; segs == nil || !d.may(room) && !d.await(room) {
 		return false
 	}
 	switch op {
-	case rdma.OpWrite:
-		return d.remote.Write(want, segs)
+	case rdma.OpWrite, rdma.OpWriteImm:
+		return d.remote.Write(want, segs, told)
 	case rdma.OpRead:
 		return d.remote.Read(want, segs)
 	case rdma.OpFetchAdd:

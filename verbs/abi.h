@@ -233,6 +233,7 @@
 #define VRNIC_DIR_SPOILED		136
 /* times that the daemon is to raise an event of which a sleeper has heard */
 #define VRNIC_DIR_PASSED		140
+#define VRNIC_DIR_TAKES			144	/* what its library knows of beside Sends: VRNIC_TAKES_IMM */
 #define VRNIC_DIR_WRITES		192	/* line 3 sender: u64 */
 #define VRNIC_DIR_READS			200	/* u64 */
 #define VRNIC_DIR_READ_OCTETS		208	/* u64, octets of Reads */
@@ -241,12 +242,17 @@
 /* messages for which a sleeper wanted an event, or was about to sleep */
 #define VRNIC_DIR_HEARD			232
 #define VRNIC_DIR_HEARD_ASKED		236	/* solicited ones beside them */
+/* u64, of VRNIC_DIR_WRITES those of which iWARP sends but the immediate data */
+#define VRNIC_DIR_UNSENT		240
 /* receiver: a room for each slot, then the slots, each on lines of its own */
 #define VRNIC_DIR_ROOMS			256
 
 /* In VRNIC_DIR_WANT, beside what VRNIC_CQ_ARM has. */
 #define VRNIC_WANT_ASLEEP		4	/* who waits is woken by the socket of DIRECT_SLEEP */
 #define VRNIC_WANT_SLEEP		8	/* and what lies from here on tells this sleep from others */
+
+/* In VRNIC_DIR_TAKES: immediate data. Earlier libraries say 0, and have it from the daemon. */
+#define VRNIC_TAKES_IMM			1
 
 /* Room i says that receive i is posted (docs/decisions.md#X3). */
 #define VRNIC_ROOM_STAMP		0	/* i + 1: stored last */
@@ -258,14 +264,17 @@
 
 /* Slot i is the message that receive i has got (docs/decisions.md#X4). */
 #define VRNIC_SLOT_STAMP		0	/* i + 1: stored last */
-#define VRNIC_SLOT_LENGTH		4	/* octets of the message */
-#define VRNIC_SLOT_FLAGS		8	/* VRNIC_SQ_SOLICITED, VRNIC_SLOT_IMM */
+#define VRNIC_SLOT_LENGTH		4	/* octets of the message, immediate data not among them */
+#define VRNIC_SLOT_FLAGS		8	/* VRNIC_SQ_SOLICITED, VRNIC_SLOT_IMM, VRNIC_SLOT_WRITE */
 #define VRNIC_SLOT_SLAB_OFF		12	/* where in the slab it is; VRNIC_NO_SLAB: in the slot */
 #define VRNIC_SLOT_DATA			16
 #define VRNIC_SLOT_LEN			128
 
-/* no octets, but immediate data: at VRNIC_SLOT_DATA, as VRNIC_SQ_IMM has it */
+/* in front of its octets are VRNIC_IMM_LEN of immediate data, as from VRNIC_SQ_IMM on */
 #define VRNIC_SLOT_IMM			256
+/* with it: no octets follow, and VRNIC_SLOT_LENGTH is what the completion says of a Write */
+#define VRNIC_SLOT_WRITE		512
+#define VRNIC_IMM_LEN			8
 
 /*
  * Table of the keys that open memory of a protection domain, for those who write and read there

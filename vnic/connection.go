@@ -434,10 +434,10 @@ func (qp *QP) counted() *stats.QP {
 
 // A Traffic is what one end of a connection has done without the device: Messages that took a
 // receive, of which Immediates were no Sends and Solicited asked for an event; Octets are those of
-// Sends and Writes.
+// Sends and Writes. Unsent are Writes of iWARP of which there is but the immediate data.
 type Traffic struct {
-	Messages, Octets, Solicited, Immediates uint64
-	Writes, Reads, ReadOctets, Atomics      uint64
+	Messages, Octets, Solicited, Immediates    uint64
+	Writes, Unsent, Reads, ReadOctets, Atomics uint64
 }
 
 // SentDirectly and ReceivedDirectly count what qp's program, and its peer's, have done.
@@ -457,7 +457,7 @@ func (qp *QP) ReceivedDirectly(t *Traffic) {
 	s.Received(t.Messages, t.Octets)
 	s.InImmediates.Add(t.Immediates)
 	s.Solicited.Add(t.Solicited)
-	s.InWrites.Add(t.Writes)
+	s.InWrites.Add(t.Writes - t.Unsent)
 	s.InReads.Add(t.Reads)
 	s.ServedOctets.Add(t.ReadOctets)
 	s.InAtomics.Add(t.Atomics)

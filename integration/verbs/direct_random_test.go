@@ -50,11 +50,12 @@ func TestDirectRandom(t *testing.T) {
 				}
 			}
 			t.Logf("%d seeds from %d on, %d steps", *directSeeds, *directSeed, ops)
-			for _, name := range []string{"sends", "writes", "reads", "atomics"} {
+			for _, name := range []string{"sends", "immediates", "writes", "reads", "atomics"} {
 				n, _ := on.counter("direct_" + name)
 				all, _ := on.counter(name)
 				t.Logf("%v of %v %s were direct", n, all, name)
-				if n == 0 && (lent || name == "sends") { // what is not lent only the daemon can reach
+				// What is not lent only the daemon can reach.
+				if n == 0 && (lent || name == "sends" || name == "immediates") {
 					t.Errorf("none of the %s was direct", name)
 				}
 			}
@@ -561,7 +562,9 @@ func (s *stage) send(st step) error {
 		receives = true
 	case 'm':
 		receives = true
-		st.size = 0
+		if !s.roce { // there it has octets, too
+			st.size = 0
+		}
 	case 'r':
 		e.read = e.ids + 1
 	case 'f', 'c':

@@ -110,18 +110,21 @@ func TestDirectCounters(t *testing.T) {
 	var counted [2]map[string]any
 	for i, mode := range []string{"off", "user"} {
 		top := direct(t, mode)
-		top.runC(t, "transfer", "sends", "writes_and_reads", "gather", "inlined", "atomics", "chains")
+		top.runC(t, "transfer", "sends", "writes_and_reads", "gather", "inlined", "immediate", "atomics",
+			"chains")
 		for _, row := range top.server.stat() {
 			if row["kind"] == "dev" {
 				counted[i] = row
 			}
 		}
 	}
-	if off, on := counted[0]["direct_sends"], counted[1]["direct_sends"]; off != 0.0 || on == 0.0 ||
-		counted[1]["direct_receives"] != on {
-		t.Errorf("off: %v direct Sends, on: %v, and %v receives", off, on, counted[1]["direct_receives"])
+	sends, _ := counted[1]["direct_sends"].(float64)
+	imms, _ := counted[1]["direct_immediates"].(float64)
+	if receives := counted[1]["direct_receives"]; receives != sends+imms {
+		t.Errorf("%v direct Sends, %v immediate data, and %v receives", sends, imms, receives)
 	}
-	for _, name := range []string{"direct_writes", "direct_reads", "direct_atomics"} {
+	for _, name := range []string{"direct_sends", "direct_immediates", "direct_writes", "direct_reads",
+		"direct_atomics"} {
 		if off, on := counted[0][name], counted[1][name]; off != 0.0 || on == 0.0 {
 			t.Errorf("%s: %v with the direct path off, %v with it on", name, off, on)
 		}

@@ -218,6 +218,7 @@ const (
 	DirWant       = 132 // what its CQ is armed for
 	DirSpoiled    = 136 // not 0: what has come makes no sense, and the connection is to end
 	DirPassed     = 140 // times that the daemon is to raise an event of which a sleeper has heard
+	DirTakes      = 144 // what its library knows of beside Sends: TakesImm
 	DirWrites     = 192 // line 3 sender: u64
 	DirReads      = 200 // u64
 	DirReadOctets = 208 // u64, octets of Reads
@@ -225,11 +226,15 @@ const (
 	DirImms       = 224 // u64, of DirMessages those that are immediate data
 	DirHeard      = 232 // messages for which a sleeper wanted an event, or was about to sleep
 	DirHeardAsked = 236 // solicited ones beside them
+	DirUnsent     = 240 // u64, of DirWrites those of which iWARP sends but the immediate data
 	DirRooms      = 256 // receiver: a room for each slot, then the slots, each on lines of its own
 
 	// In DirWant, beside what CQArm has.
 	WantAsleep = 4 // who waits is woken by the socket of DIRECT_SLEEP
 	WantSleep  = 8 // and what lies from here on tells this sleep from others
+
+	// In DirTakes: immediate data. Earlier libraries say 0, and have it from the daemon.
+	TakesImm = 1
 
 	// Room i says that receive i is posted (docs/decisions.md#X3).
 	RoomStamp  = 0 // i + 1: stored last
@@ -240,13 +245,15 @@ const (
 
 	// Slot i is the message that receive i has got (docs/decisions.md#X4).
 	SlotStamp   = 0  // i + 1: stored last
-	SlotLength  = 4  // octets of the message
-	SlotFlags   = 8  // SQSolicited, SlotImm
+	SlotLength  = 4  // octets of the message, immediate data not among them
+	SlotFlags   = 8  // SQSolicited, SlotImm, SlotWrite
 	SlotSlabOff = 12 // where in the slab it is; NoSlab: in the slot
 	SlotData    = 16
 	SlotLen     = 128
 
-	SlotImm = 256 // no octets, but immediate data: at SlotData, as SQImm has it
+	SlotImm   = 256 // in front of its octets are ImmLen of immediate data, as from SQImm on
+	SlotWrite = 512 // with it: no octets follow, and SlotLength is what the completion says of a Write
+	ImmLen    = 8
 )
 
 // Table of the keys that open memory of a protection domain, for those who write and read there

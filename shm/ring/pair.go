@@ -36,10 +36,11 @@ type PairEnd struct {
 }
 
 // A Traffic is what one end has done: Messages that took a receive, of which Immediates were no
-// Sends, and of which the peer was asked to be told; Octets of Sends and Writes; and the rest.
+// Sends, and of which the peer was asked to be told; Octets of Sends and Writes; Writes, of which
+// the peer sees nothing but immediate data if they are Unsent; and the rest.
 type Traffic struct {
-	Messages, Octets, Solicited, Immediates uint64
-	Writes, Reads, ReadOctets, Atomics      uint64
+	Messages, Octets, Solicited, Immediates    uint64
+	Writes, Unsent, Reads, ReadOctets, Atomics uint64
 }
 
 // PairSlab is how many octets the slab of each direction has.
@@ -125,6 +126,7 @@ const (
 	countAsked
 	countImms
 	countWrites
+	countUnsent
 	countReads
 	countReadOctets
 	countAtomics
@@ -132,7 +134,7 @@ const (
 )
 
 var countOffsets = [numCounts]uint32{abi.DirMessages, abi.DirOctets, abi.DirAsked, abi.DirImms,
-	abi.DirWrites, abi.DirReads, abi.DirReadOctets, abi.DirAtomics}
+	abi.DirWrites, abi.DirUnsent, abi.DirReads, abi.DirReadOctets, abi.DirAtomics}
 
 type dirState uint8
 
@@ -289,7 +291,8 @@ func (d *Direction) Count() {
 	}
 	if n != [numCounts]uint64{} {
 		t := Traffic{Messages: n[countMessages], Octets: n[countOctets], Solicited: n[countAsked],
-			Immediates: min(n[countImms], n[countMessages]), Writes: n[countWrites], Reads: n[countReads],
+			Immediates: min(n[countImms], n[countMessages]), Writes: n[countWrites],
+			Unsent: min(n[countUnsent], n[countWrites]), Reads: n[countReads],
 			ReadOctets: n[countReadOctets], Atomics: n[countAtomics]}
 		d.from.Sent(t)
 		d.to.Received(t)

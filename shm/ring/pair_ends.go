@@ -12,8 +12,12 @@ import (
 // The other program may have written anything into the memory: each word is loaded once, into a
 // private copy, and what the other wrote decides about nothing but its own messages.
 
-// inSlot is how many octets a slot holds; longer messages are in the slab.
-const inSlot = abi.SlotLen - abi.SlotData
+const (
+	// inSlot is how many octets a slot holds; longer messages are in the slab.
+	inSlot = abi.SlotLen - abi.SlotData
+	// knownFlags are what a slot may say of its message.
+	knownFlags = abi.SQSolicited | abi.SlotImm | abi.SlotWrite
+)
 
 // A PairOut is what goes out. Calls must not overlap.
 type PairOut struct {
@@ -21,7 +25,7 @@ type PairOut struct {
 	Wake func() bool
 
 	open, base, seq, done, notify, solicited, own, slabCons, want *atomic.Uint32
-	heard, heardAsked                                             *atomic.Uint32
+	heard, heardAsked, takes                                      *atomic.Uint32
 
 	peer               uint32 // the number of the QP at the other end
 	reach              uint32 // what keys may be asked for, of enum ibv_access_flags
@@ -48,10 +52,34 @@ type PairIn struct {
 	taken              uint32 // octets out of the slab
 }
 
+// A PairHead is what a message says of itself, as it stands in a slot: octets of it there are none
+// with abi.SlotWrite, and immediate data, by its words in a WQE, only with abi.SlotImm.
+type PairHead struct {
+	Length, Flags uint32
+	Imm, ImmLow   uint32
+}
+
+// octets is how many a message takes of its receive.
+func (h *PairHead) octets() uint32 {
+	if h.Flags&abi.SlotWrite != 0 {
+		return 0
+	}
+	return h.Length
+}
+
+// immLen is how many it takes beside them for immediate data.
+func (h *PairHead) immLen() uint32 {
+	if h.Flags&abi.SlotImm != 0 {
+		return abi.ImmLen
+	}
+	return 0
+}
+
 // A PairMessage is one that has come.
 type PairMessage struct {
-	Octets  []byte // the other program may still write there
-	slabOff uint32
+	PairHead        // a private copy
+	Octets   []byte // the other program may still write there
+	slabOff  uint32
 }
 
 // OpenPair finds both directions in mem: that from side (0 or 1), and that to it, where there are
@@ -111,7 +139,7 @@ func (d *dirMem) out() *PairOut {
 	p := &PairOut{open: word(abi.DirOpen), base: word(abi.DirRecvBase), seq: word(abi.DirSeq),
 		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
 		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
-		heard: word(abi.DirHeard), heardAsked: word(abi.DirHeardAsked),
+		heard: word(abi.DirHeard), heardAsked: word(abi.DirHeardAsked), takes: word(abi.DirTakes),
 		counts: d.mem[abi.DirSeq:abi.DirRooms],
 		rooms:  d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
 	p.was = p.base.Load()
@@ -120,6 +148,7 @@ func (d *dirMem) out() *PairOut {
 }
 
 func (d *dirMem) in() *PairIn {
+	abi.Word(d.mem, abi.DirTakes).Store(abi.TakesImm) // before any room
 	return &PairIn{rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1,
 		slabCons: abi.Word(d.mem, abi.DirSlabCons), want: abi.Word(d.mem, abi.DirWant),
 		spoiled: abi.Word(d.mem, abi.DirSpoiled),
@@ -140,14 +169,14 @@ func (p *PairOut) HasRoom() bool {
 	return abi.Word(p.room(i), abi.RoomStamp).Load() == i+1
 }
 
-// Begin has steps 2 to 4, for a message of n octets: where they go, or nil and it is the daemon's.
-// After the copy, and when the request is recorded as complete, End has steps 5 and 6; Cancel takes
-// it back instead.
-func (p *PairOut) Begin(n uint32) []byte {
+// Begin has steps 2 to 4, for a message: where its octets go, or nil and it is the daemon's. After
+// the copy, and when the request is recorded as complete, End has steps 5 and 6; Cancel takes it
+// back instead.
+func (p *PairOut) Begin(h *PairHead) []byte {
 	if !p.enter() {
 		return nil
 	}
-	to := p.place(n)
+	to := p.place(h)
 	if to == nil {
 		p.leave()
 	}
@@ -175,7 +204,7 @@ func (p *PairOut) leave() {
 }
 
 // place has step 4, and what of step 3 is about receives.
-func (p *PairOut) place(n uint32) []byte {
+func (p *PairOut) place(h *PairHead) []byte {
 	// The daemon has used some, behind all that were used here, if it is another than before.
 	if base := p.base.Load(); base != p.was {
 		p.was, p.used = base, base
@@ -184,17 +213,29 @@ func (p *PairOut) place(n uint32) []byte {
 	if abi.Word(r, abi.RoomStamp).Load() != p.used+1 {
 		return nil
 	}
+	n, imm := h.octets(), h.immLen()
 	if length := abi.Word(r, abi.RoomLength).Load(); length == abi.NoRoom || n > length {
 		return nil
 	}
-	p.slabOff, p.slabEnd = abi.NoSlab, p.slabProd
-	if n <= inSlot {
-		return p.slot()[abi.SlotData:][:n]
-	}
-	if !p.slabRoom(n) {
+	// Behind the room, before which the receiver has said it.
+	if imm != 0 && p.takes.Load()&abi.TakesImm == 0 {
 		return nil
 	}
-	return p.slab[p.slabOff : p.slabOff+n]
+	p.slabOff, p.slabEnd = abi.NoSlab, p.slabProd
+	var to []byte
+	switch {
+	case n <= inSlot-imm:
+		to = p.slot()[abi.SlotData:][:imm+n]
+	case p.slabRoom(imm + n):
+		to = p.slab[p.slabOff:][:imm+n]
+	default:
+		return nil
+	}
+	if imm != 0 {
+		abi.Order.PutUint32(to, h.Imm)
+		abi.Order.PutUint32(to[4:], h.ImmLow)
+	}
+	return to[imm:]
 }
 
 // slabRoom finds where in the slab a message of n octets goes, in one piece: false if there is no
@@ -219,23 +260,22 @@ func (p *PairOut) slabRoom(n uint32) bool {
 func (p *PairOut) slot() []byte { return p.slots[(p.used&p.mask)*abi.SlotLen:][:abi.SlotLen] }
 
 // End has steps 5 and 6 of what Begin has begun.
-func (p *PairOut) End(n uint32, solicited bool) {
+func (p *PairOut) End(h *PairHead) {
 	slot := p.slot()
-	var flags uint32
-	if solicited {
-		flags = abi.SQSolicited
-	}
-	abi.Order.PutUint32(slot[abi.SlotLength:], n)
-	abi.Order.PutUint32(slot[abi.SlotFlags:], flags)
+	abi.Order.PutUint32(slot[abi.SlotLength:], h.Length)
+	abi.Order.PutUint32(slot[abi.SlotFlags:], h.Flags)
 	abi.Order.PutUint32(slot[abi.SlotSlabOff:], p.slabOff)
 	p.slabProd = p.slabEnd
 	p.used++
 	abi.Word(slot, abi.SlotStamp).Store(p.used)
 	p.done.Store(p.used)
 	p.count(abi.DirMessages, 1)
-	p.count(abi.DirOctets, uint64(n))
-	if solicited {
+	p.count(abi.DirOctets, uint64(h.octets()))
+	if h.Flags&abi.SQSolicited != 0 {
 		p.count(abi.DirAsked, 1)
+	}
+	if h.Flags&abi.SlotImm != 0 {
+		p.count(abi.DirImms, 1)
 	}
 	p.leave()
 }
@@ -246,6 +286,23 @@ func (p *PairOut) count(off int, n uint64) {
 	b := p.counts[off-abi.DirSeq:][:8]
 	abi.Order.PutUint64(b, abi.Order.Uint64(b)+n)
 }
+
+// Wrote counts a Write of n octets, before the message that tells of it has its End.
+func (p *PairOut) Wrote(n uint64) {
+	p.count(abi.DirWrites, 1)
+	p.count(abi.DirOctets, n)
+}
+
+// WroteNothing is Wrote of no octets; sent: it would be a message of its own on a wire.
+func (p *PairOut) WroteNothing(sent bool) {
+	p.count(abi.DirWrites, 1)
+	if !sent {
+		p.count(abi.DirUnsent, 1)
+	}
+}
+
+// Reaches reports whether keys may give the sender a right, of enum ibv_access_flags.
+func (p *PairOut) Reaches(right uint32) bool { return p.reach&right != 0 }
 
 // Wanted has step 7: true if the QP's bell is to be rung, since the peer waits for an event, or who
 // posted waits for its own completion (own).
@@ -318,22 +375,27 @@ func (p *PairIn) Stamped(i uint32) bool { return abi.Word(p.slot(i), abi.SlotSta
 // Message is that of receive i, which is stamped; false if it makes no sense.
 func (p *PairIn) Message(i uint32) (m PairMessage, ok bool) {
 	slot := p.slot(i)
-	n := abi.Word(slot, abi.SlotLength).Load()
+	m.Length = abi.Word(slot, abi.SlotLength).Load()
+	m.Flags = abi.Word(slot, abi.SlotFlags).Load()
 	m.slabOff = abi.Word(slot, abi.SlotSlabOff).Load()
-	if abi.Word(slot, abi.SlotFlags).Load()&^abi.SQSolicited != 0 { // SlotImm: it is no Send
+	if m.Flags&^knownFlags != 0 || m.Flags&abi.SlotWrite != 0 && m.Flags&abi.SlotImm == 0 {
 		return m, false
 	}
-	if m.slabOff == abi.NoSlab {
-		if n > inSlot {
+	n, imm := m.octets(), m.immLen()
+	from := slot[abi.SlotData:]
+	if m.slabOff != abi.NoSlab {
+		if m.slabOff >= uint32(len(p.slab)) {
 			return m, false
 		}
-		m.Octets = slot[abi.SlotData : abi.SlotData+n]
-		return m, true
+		from = p.slab[m.slabOff:]
 	}
-	if size := uint32(len(p.slab)); m.slabOff >= size || n > size-m.slabOff {
+	if size := uint32(len(from)); imm > size || n > size-imm {
 		return m, false
 	}
-	m.Octets = p.slab[m.slabOff : m.slabOff+n]
+	if imm != 0 {
+		m.Imm, m.ImmLow = abi.Order.Uint32(from), abi.Order.Uint32(from[4:])
+	}
+	m.Octets = from[imm:][:n]
 	return m, true
 }
 
@@ -342,6 +404,6 @@ func (p *PairIn) Taken(m *PairMessage) {
 	if m.slabOff == abi.NoSlab {
 		return
 	}
-	p.taken += (m.slabOff-p.taken)&(uint32(len(p.slab))-1) + uint32(len(m.Octets))
+	p.taken += (m.slabOff-p.taken)&(uint32(len(p.slab))-1) + m.immLen() + m.octets()
 	p.slabCons.Store(p.taken)
 }

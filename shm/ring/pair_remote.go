@@ -165,8 +165,9 @@ func (r *PairRemote) enter(w *PairWant) (at place, ok bool) {
 }
 
 // Write carries out what IsThere has found, with the octets of segs, of which there are w.Length;
-// false leaves it to the daemon, all of it. segs change.
-func (r *PairRemote) Write(w *PairWant, segs [][]byte) bool {
+// false leaves it to the daemon, all of it. segs change. told, if it is not nil, is a message that
+// tells of it: then it has its place, as behind PairOut.Begin, and PairOut.End is to follow.
+func (r *PairRemote) Write(w *PairWant, segs [][]byte, told *PairHead) bool {
 	long := w.Length >= longRemote
 	for done := uint64(0); ; {
 		at, ok := r.enter(w)
@@ -175,14 +176,19 @@ func (r *PairRemote) Write(w *PairWant, segs [][]byte) bool {
 		}
 		far, from := at.mapping[at.off:][done:w.Length], at.off+done
 		if len(far) <= remoteChunk {
+			if told != nil && r.out.place(told) == nil {
+				r.out.leave()
+				return false
+			}
 			k := abi.LastWord(from, len(far))
 			n := len(far) - k
 			var word [8]byte
 			copyIn(word[:k], copyIn(far[:n], segs, long), false)
 			storeWord(at.mapping, from+uint64(n), word[:k])
-			r.out.count(abi.DirWrites, 1)
-			r.out.count(abi.DirOctets, w.Length)
-			r.out.leave()
+			r.out.Wrote(w.Length)
+			if told == nil {
+				r.out.leave()
+			}
 			return true
 		}
 		segs = copyIn(far[:remoteChunk], segs, long)

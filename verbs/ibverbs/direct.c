@@ -338,7 +338,7 @@ static bool octets(struct vrnic_qp *qp, struct vrnic_direct_wr *w)
 		}
 		return true;
 	}
-	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE)
+	if (w->opcode == IBV_WC_SEND || w->opcode == IBV_WC_RDMA_WRITE)
 		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, w->n, w->iov);
 	if (!vrnic_sges_local(qp->qp.pd, wr->sg_list, w->n, true, w->iov))
 		return false;
@@ -371,26 +371,58 @@ static bool is_full_of(struct vrnic_direct *d)
 	return n + atomic_load(&cq->unpolled) >= (uint32_t)cq->cq.cqe;
 }
 
+/* The message that w is, or that tells of it: docs/decisions.md#X15. */
+static struct vrnic_pair_head head_of(const struct vrnic_qp *qp, const struct vrnic_direct_wr *w)
+{
+	const struct ibv_send_wr *wr = w->wr;
+	struct vrnic_pair_head h = { .length = w->total };
+
+	if (wr->send_flags & IBV_SEND_SOLICITED)
+		h.flags = VRNIC_SQ_SOLICITED;
+	if (wr->opcode == IBV_WR_SEND)
+		return h;
+	h.flags |= VRNIC_SLOT_IMM;
+	h.imm[0] = wr->imm_data; /* the last four octets are 0: verbs have none */
+	if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		h.flags |= VRNIC_SLOT_WRITE;
+	/* In iWARP it is a message of its own, and completes as one: RFC 7306, section 6. */
+	if (!qp->roce) {
+		h.flags |= VRNIC_SLOT_WRITE;
+		h.length = 0;
+	}
+	return h;
+}
+
+/* Behind vrnic_pair_begin, when all octets are where they go. */
+static void end(struct vrnic_direct *d, const struct vrnic_direct_wr *w,
+		const struct vrnic_pair_head *h, bool *ring)
+{
+	bool own;
+
+	if (w->signaled) /* before the stamp: an answer comes after it */
+		complete(d, w);
+	vrnic_pair_end(&d->out, h);
+	atomic_thread_fence(memory_order_seq_cst);
+	own = w->signaled &&
+	      atomic_load_explicit(&to_vcq(d->qp->qp.send_cq)->wanted, memory_order_relaxed);
+	*ring |= vrnic_pair_wanted(&d->out, h->flags & VRNIC_SQ_SOLICITED, own);
+}
+
 static bool send(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 {
-	bool own, solicited = w->wr->send_flags & IBV_SEND_SOLICITED;
 	struct vrnic_direct *d = qp->sq.direct;
+	struct vrnic_pair_head h;
 	char *to;
 
 	if (w->total > LONGEST || !may_soon(d, true) || !octets(qp, w))
 		return false;
-	to = vrnic_pair_begin(&d->out, w->total);
+	h = head_of(qp, w);
+	to = vrnic_pair_begin(&d->out, &h);
 	if (!to)
 		return false;
 	gather(to, w->iov, w->n);
 	VRNIC_MARK(COPIED);
-	if (w->signaled) /* before the stamp: an answer comes after it */
-		complete(d, w);
-	vrnic_pair_end(&d->out, w->total, solicited);
-	atomic_thread_fence(memory_order_seq_cst);
-	own = w->signaled &&
-	      atomic_load_explicit(&to_vcq(qp->qp.send_cq)->wanted, memory_order_relaxed);
-	*ring |= vrnic_pair_wanted(&d->out, solicited, own);
+	end(d, w, &h, ring);
 	return true;
 }
 
@@ -399,9 +431,9 @@ static struct vrnic_want want_of(const struct vrnic_direct *d, const struct vrni
 	const struct ibv_send_wr *wr = w->wr;
 	struct vrnic_want want = { .qpn = d->out.peer, .length = w->total };
 
-	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ) {
-		want.right = wr->opcode == IBV_WR_RDMA_WRITE ? IBV_ACCESS_REMOTE_WRITE :
-							       IBV_ACCESS_REMOTE_READ;
+	if (w->opcode == IBV_WC_RDMA_WRITE || w->opcode == IBV_WC_RDMA_READ) {
+		want.right = w->opcode == IBV_WC_RDMA_WRITE ? IBV_ACCESS_REMOTE_WRITE :
+							      IBV_ACCESS_REMOTE_READ;
 		want.key = wr->wr.rdma.rkey;
 		want.addr = wr->wr.rdma.remote_addr;
 	} else {
@@ -412,8 +444,9 @@ static struct vrnic_want want_of(const struct vrnic_direct *d, const struct vrni
 	return want;
 }
 
-/* What goes to the peer's memory, up to its completion. */
-static bool move(struct vrnic_direct *d, struct vrnic_direct_wr *w)
+/* What goes to the peer's memory, up to its completion; told: and up to the message of it. */
+static bool move(struct vrnic_direct *d, struct vrnic_direct_wr *w,
+		 const struct vrnic_pair_head *told)
 {
 	struct vrnic_want want = want_of(d, w);
 	const struct ibv_send_wr *wr = w->wr;
@@ -424,11 +457,13 @@ static bool move(struct vrnic_direct *d, struct vrnic_direct_wr *w)
 			return false;
 	}
 	/* Last the wait, which would be in vain if anything else were missing. */
-	if (!vrnic_remote_is_there(d->remote, &want) || !octets(d->qp, w) || !may_soon(d, false))
+	if (!vrnic_remote_is_there(d->remote, &want) || !octets(d->qp, w) || !may_soon(d, told != NULL))
 		return false;
 	switch (wr->opcode) {
 	case IBV_WR_RDMA_WRITE:
 		return vrnic_remote_write(d->remote, &want, w->iov);
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return vrnic_remote_write_told(d->remote, &want, w->iov, told);
 	case IBV_WR_RDMA_READ:
 		return vrnic_remote_read(d->remote, &want, w->iov);
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -443,7 +478,7 @@ static bool reach(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 {
 	struct vrnic_direct *d = qp->sq.direct;
 
-	if (!move(d, w))
+	if (!move(d, w, NULL))
 		return false;
 	VRNIC_MARK(LEFT);
 	if (!w->signaled)
@@ -457,6 +492,28 @@ static bool reach(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 	return true;
 }
 
+/* A Write of no octets asks for no key, but for the right to write at all. */
+static bool write_nothing(struct vrnic_direct *d, struct vrnic_direct_wr *w,
+			  const struct vrnic_pair_head *told)
+{
+	if (!(d->out.reach & IBV_ACCESS_REMOTE_WRITE) || !octets(d->qp, w) || !may_soon(d, true) ||
+	    !vrnic_pair_begin(&d->out, told))
+		return false;
+	vrnic_pair_wrote_nothing(&d->out, d->qp->roce); /* iWARP sends no Write then */
+	return true;
+}
+
+static bool write_imm(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
+{
+	struct vrnic_direct *d = qp->sq.direct;
+	struct vrnic_pair_head h = head_of(qp, w);
+
+	if (w->total ? !move(d, w, &h) : !write_nothing(d, w, &h))
+		return false;
+	end(d, w, &h, ring);
+	return true;
+}
+
 bool vrnic_direct_post(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 {
 	struct vrnic_direct *d = qp->sq.direct;
@@ -465,7 +522,10 @@ bool vrnic_direct_post(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *rin
 		return false;
 	switch (w->wr->opcode) {
 	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
 		return send(qp, w, ring);
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return write_imm(qp, w, ring);
 	case IBV_WR_RDMA_WRITE:
 	case IBV_WR_RDMA_READ:
 	case IBV_WR_ATOMIC_CMP_AND_SWP:
@@ -581,7 +641,7 @@ static bool copy_out(struct vrnic_qp *qp, uint32_t place, const struct vrnic_pai
 		     struct ibv_wc *wc)
 {
 	const struct ibv_sge *sge = qp->rq.sges + (size_t)place * qp->rq.max_sge;
-	uint32_t i, n, left = m->length, nsge = qp->rq.wrs[place].nsge;
+	uint32_t i, n, left = m->octets, nsge = qp->rq.wrs[place].nsge;
 	struct iovec iov[VRNIC_MAX_SGE];
 	const char *from = m->from;
 
@@ -619,8 +679,14 @@ static bool receive(struct vrnic_direct *d, struct ibv_wc *wc)
 	if (place <= rq->mask && vrnic_pair_message(&d->in, d->next, &m))
 		ok = copy_out(d->qp, place, &m, wc);
 	if (ok) {
-		wc->byte_len = m.length;
+		wc->byte_len = m.head.length;
 		wc->wr_id = rq->wrs[place].wr_id;
+		if (m.head.flags & VRNIC_SLOT_IMM) {
+			wc->wc_flags = IBV_WC_WITH_IMM;
+			wc->imm_data = m.head.imm[0];
+		}
+		if (m.head.flags & VRNIC_SLOT_WRITE)
+			wc->opcode = IBV_WC_RECV_RDMA_WITH_IMM;
 		vrnic_pair_taken(&d->in, &m); /* before the receive can be posted again */
 		vrnic_rq_release(rq, place);
 	}

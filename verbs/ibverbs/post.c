@@ -456,6 +456,8 @@ static bool redo(struct vrnic_qp *qp, uint32_t i, bool *ring)
 		wr.wr.rdma.remote_addr = e.remote_addr;
 		wr.wr.rdma.rkey = e.rkey;
 	}
+	if (ops[e.op].is & OP_IMM)
+		wr.imm_data = e.imm;
 	return find_octets(qp, &e, (const char *)(at + 1), sges, &wr, &w) &&
 	       vrnic_direct_post(qp, &w, ring);
 }

@@ -1,6 +1,11 @@
 /* The order of the steps is that of docs/direct.md, which a search in shm/ring goes through. */
-#include "pair.h"
+#include <string.h>
+
 #include "mark.h"
+#include "pair.h"
+
+/* What a slot may say of its message. */
+#define KNOWN_FLAGS (VRNIC_SQ_SOLICITED | VRNIC_SLOT_IMM | VRNIC_SLOT_WRITE)
 
 /* What goes into a slot; the rest goes into the slab. */
 #define IN_SLOT (VRNIC_SLOT_LEN - VRNIC_SLOT_DATA)
@@ -53,7 +58,9 @@ static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint
 	out->messages = (_Atomic uint64_t *)(dir + VRNIC_DIR_MESSAGES);
 	out->octets = (_Atomic uint64_t *)(dir + VRNIC_DIR_OCTETS);
 	out->asked = (_Atomic uint64_t *)(dir + VRNIC_DIR_ASKED);
+	out->imms = (_Atomic uint64_t *)(dir + VRNIC_DIR_IMMS);
 	out->writes = (_Atomic uint64_t *)(dir + VRNIC_DIR_WRITES);
+	out->unsent = (_Atomic uint64_t *)(dir + VRNIC_DIR_UNSENT);
 	out->reads = (_Atomic uint64_t *)(dir + VRNIC_DIR_READS);
 	out->read_octets = (_Atomic uint64_t *)(dir + VRNIC_DIR_READ_OCTETS);
 	out->atomics = (_Atomic uint64_t *)(dir + VRNIC_DIR_ATOMICS);
@@ -63,6 +70,7 @@ static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint
 	out->heard_asked = vrnic_word(dir, VRNIC_DIR_HEARD_ASKED);
 	out->slab_cons = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	out->want = vrnic_word(dir, VRNIC_DIR_WANT);
+	out->takes = vrnic_word(dir, VRNIC_DIR_TAKES);
 	out->rooms = dir + VRNIC_DIR_ROOMS;
 	out->slots = slots_of(dir, slots);
 	out->mask = slots - 1;
@@ -84,6 +92,7 @@ static void open_in(struct vrnic_pair_in *in, char *dir, uint32_t slots, uint32_
 	in->passed = vrnic_word(dir, VRNIC_DIR_PASSED);
 	in->heard = vrnic_word(dir, VRNIC_DIR_HEARD);
 	in->heard_asked = vrnic_word(dir, VRNIC_DIR_HEARD_ASKED);
+	store_release(vrnic_word(dir, VRNIC_DIR_TAKES), VRNIC_TAKES_IMM); /* before any room */
 }
 
 bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
@@ -137,11 +146,22 @@ static bool slab_room(struct vrnic_pair_out *out, uint32_t n)
 	return true;
 }
 
-/* Steps 3 and 4. */
-static char *place(struct vrnic_pair_out *out, uint32_t n)
+/* How many octets a message takes of its receive, and beside them for immediate data. */
+static uint32_t octets_of(const struct vrnic_pair_head *h)
 {
-	uint32_t base, length, i;
-	char *room;
+	return h->flags & VRNIC_SLOT_WRITE ? 0 : h->length;
+}
+
+static uint32_t imm_len(const struct vrnic_pair_head *h)
+{
+	return h->flags & VRNIC_SLOT_IMM ? VRNIC_IMM_LEN : 0;
+}
+
+/* Steps 3 and 4. */
+char *vrnic_pair_place(struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
+{
+	uint32_t base, length, i, n = octets_of(h), imm = imm_len(h);
+	char *room, *to;
 
 	if (!load_acquire(out->open))
 		return NULL;
@@ -156,12 +176,21 @@ static char *place(struct vrnic_pair_out *out, uint32_t n)
 	length = atomic_load_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH), memory_order_relaxed);
 	if (length == VRNIC_NO_ROOM || n > length)
 		return NULL;
+	/* Behind the room, before which the receiver has said it. */
+	if (imm && !(load_acquire(out->takes) & VRNIC_TAKES_IMM))
+		return NULL;
 	VRNIC_MARK(ROOM);
 	out->slab_off = VRNIC_NO_SLAB;
 	out->slab_end = out->slab_prod;
-	if (n <= IN_SLOT)
-		return slot_at(out->slots, i, out->mask) + VRNIC_SLOT_DATA;
-	return slab_room(out, n) ? out->slab + out->slab_off : NULL;
+	if (n <= IN_SLOT - imm)
+		to = slot_at(out->slots, i, out->mask) + VRNIC_SLOT_DATA;
+	else if (slab_room(out, n + imm))
+		to = out->slab + out->slab_off;
+	else
+		return NULL;
+	if (imm)
+		memcpy(to, h->imm, VRNIC_IMM_LEN);
+	return to + imm;
 }
 
 static void enter(struct vrnic_pair_out *out)
@@ -184,13 +213,13 @@ void vrnic_pair_leave(struct vrnic_pair_out *out)
 	store_release(out->seq, ++out->odd);
 }
 
-char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n)
+char *vrnic_pair_begin(struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 {
 	char *to;
 
 	enter(out);
 	VRNIC_MARK(ODD);
-	to = place(out, n);
+	to = vrnic_pair_place(out, h);
 	if (!to)
 		vrnic_pair_leave(out);
 	return to;
@@ -208,6 +237,13 @@ void vrnic_pair_wrote(struct vrnic_pair_out *out, uint32_t n)
 	count(out->octets, n);
 }
 
+void vrnic_pair_wrote_nothing(struct vrnic_pair_out *out, bool sent)
+{
+	count(out->writes, 1);
+	if (!sent)
+		count(out->unsent, 1);
+}
+
 void vrnic_pair_read(struct vrnic_pair_out *out, uint32_t n)
 {
 	count(out->reads, 1);
@@ -219,14 +255,14 @@ void vrnic_pair_modified(struct vrnic_pair_out *out)
 	count(out->atomics, 1);
 }
 
-void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
+void vrnic_pair_end(struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 {
 	char *slot = slot_at(out->slots, out->used, out->mask);
 
 	VRNIC_MARK(RECORDED);
 	out->slab_prod = out->slab_end;
-	*(uint32_t *)(slot + VRNIC_SLOT_LENGTH) = n;
-	*(uint32_t *)(slot + VRNIC_SLOT_FLAGS) = solicited ? VRNIC_SQ_SOLICITED : 0;
+	*(uint32_t *)(slot + VRNIC_SLOT_LENGTH) = h->length;
+	*(uint32_t *)(slot + VRNIC_SLOT_FLAGS) = h->flags;
 	*(uint32_t *)(slot + VRNIC_SLOT_SLAB_OFF) = out->slab_off;
 	out->used++;
 	store_release(vrnic_word(slot, VRNIC_SLOT_STAMP), out->used);
@@ -234,9 +270,11 @@ void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited)
 	store_release(out->done, out->used);
 	VRNIC_MARK(DONE);
 	count(out->messages, 1);
-	count(out->octets, n);
-	if (solicited)
+	count(out->octets, octets_of(h));
+	if (h->flags & VRNIC_SQ_SOLICITED)
 		count(out->asked, 1);
+	if (h->flags & VRNIC_SLOT_IMM)
+		count(out->imms, 1);
 	vrnic_pair_leave(out);
 	VRNIC_MARK(EVEN);
 }
@@ -316,17 +354,30 @@ static uint32_t load(char *slot, size_t off)
 bool vrnic_pair_message(const struct vrnic_pair_in *in, uint32_t i, struct vrnic_pair_message *m)
 {
 	char *slot = slot_at(in->slots, i, in->mask);
+	struct vrnic_pair_head *h = &m->head;
+	uint32_t imm;
 
-	m->length = load(slot, VRNIC_SLOT_LENGTH);
+	h->length = load(slot, VRNIC_SLOT_LENGTH);
+	h->flags = load(slot, VRNIC_SLOT_FLAGS);
 	m->slab_off = load(slot, VRNIC_SLOT_SLAB_OFF);
-	if (load(slot, VRNIC_SLOT_FLAGS) & ~VRNIC_SQ_SOLICITED) /* VRNIC_SLOT_IMM: it is no Send */
+	if (h->flags & ~KNOWN_FLAGS || (h->flags & VRNIC_SLOT_WRITE && !(h->flags & VRNIC_SLOT_IMM)))
 		return false;
+	imm = imm_len(h);
+	m->octets = octets_of(h);
 	if (m->slab_off == VRNIC_NO_SLAB) {
+		if (m->octets > IN_SLOT - imm)
+			return false;
 		m->from = slot + VRNIC_SLOT_DATA;
-		return m->length <= IN_SLOT;
+	} else {
+		if (m->slab_off >= in->slab_size || imm > in->slab_size - m->slab_off ||
+		    m->octets > in->slab_size - m->slab_off - imm)
+			return false;
+		m->from = in->slab + m->slab_off;
 	}
-	m->from = in->slab + m->slab_off;
-	return m->slab_off < in->slab_size && m->length <= in->slab_size - m->slab_off;
+	m->slab_len = imm + m->octets;
+	memcpy(h->imm, m->from, imm);
+	m->from += imm;
+	return true;
 }
 
 void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message *m)
@@ -334,7 +385,7 @@ void vrnic_pair_taken(struct vrnic_pair_in *in, const struct vrnic_pair_message 
 	VRNIC_MARK(TAKEN);
 	if (m->slab_off == VRNIC_NO_SLAB)
 		return;
-	in->slab_cons += ((m->slab_off - in->slab_cons) & (in->slab_size - 1)) + m->length;
+	in->slab_cons += ((m->slab_off - in->slab_cons) & (in->slab_size - 1)) + m->slab_len;
 	store_release(in->slab_cons_word, in->slab_cons);
 	VRNIC_MARK(GIVEN_BACK);
 }

@@ -14,8 +14,9 @@
 /* What goes out. It has one user at a time. */
 struct vrnic_pair_out {
 	_Atomic uint32_t *open, *base, *seq, *done, *notify, *solicited, *own, *slab_cons, *want;
-	_Atomic uint64_t *messages, *octets, *asked, *writes, *reads, *read_octets, *atomics;
-	_Atomic uint32_t *completed, *polled, *heard, *heard_asked;
+	_Atomic uint64_t *messages, *octets, *asked, *imms;
+	_Atomic uint64_t *writes, *unsent, *reads, *read_octets, *atomics;
+	_Atomic uint32_t *completed, *polled, *heard, *heard_asked, *takes;
 	/* Wakes the peer, if it sleeps: false if it cannot, and the daemon has to. NULL: never. */
 	bool (*wake)(struct vrnic_pair_out *out);
 	uint32_t woken; /* DirWant of the last sleep that has been ended */
@@ -39,11 +40,23 @@ struct vrnic_pair_in {
 	uint32_t slab_size, slab_cons;
 };
 
-/* A message that has come, where the other may still write. */
+/*
+ * What a message says of itself, as it stands in a slot. Octets of it there are none with
+ * VRNIC_SLOT_WRITE, and immediate data, as VRNIC_SQ_IMM and VRNIC_SQ_IMM_LOW have it, only with
+ * VRNIC_SLOT_IMM.
+ */
+struct vrnic_pair_head {
+	uint32_t length, flags;
+	uint32_t imm[2];
+};
+
+/* A message that has come, where the other may still write; head is a private copy. */
 struct vrnic_pair_message {
+	struct vrnic_pair_head head;
 	const char *from;
-	uint32_t length;
+	uint32_t octets; /* from there on */
 	uint32_t slab_off; /* VRNIC_NO_SLAB: in the slot */
+	uint32_t slab_len;
 };
 
 /*
@@ -70,15 +83,22 @@ void vrnic_pair_leave(struct vrnic_pair_out *out);
 
 /* In between: what has been done is counted. */
 void vrnic_pair_wrote(struct vrnic_pair_out *out, uint32_t n);
+void vrnic_pair_wrote_nothing(struct vrnic_pair_out *out, bool sent);
 void vrnic_pair_read(struct vrnic_pair_out *out, uint32_t n);
 void vrnic_pair_modified(struct vrnic_pair_out *out);
 
 /*
- * Steps 2 to 4, for a message of n octets: where they go, or NULL and it is the daemon's. After the
- * copy, and when the request is recorded as complete, vrnic_pair_end has steps 5 and 6.
+ * Steps 2 to 4, for a message: where its octets go, or NULL and it is the daemon's. After the copy,
+ * and when the request is recorded as complete, vrnic_pair_end has steps 5 and 6.
  */
-char *vrnic_pair_begin(struct vrnic_pair_out *out, uint32_t n);
-void vrnic_pair_end(struct vrnic_pair_out *out, uint32_t n, bool solicited);
+char *vrnic_pair_begin(struct vrnic_pair_out *out, const struct vrnic_pair_head *h);
+void vrnic_pair_end(struct vrnic_pair_out *out, const struct vrnic_pair_head *h);
+
+/*
+ * Behind vrnic_pair_enter, for a message that tells of what is done there: step 4. vrnic_pair_end
+ * follows in place of vrnic_pair_leave; or, if there is no place for it, that.
+ */
+char *vrnic_pair_place(struct vrnic_pair_out *out, const struct vrnic_pair_head *h);
 
 /*
  * Step 7: true if the QP's bell is to be rung, since the peer waits for an event and is not woken

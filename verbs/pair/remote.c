@@ -247,46 +247,72 @@ static void copy_end(struct cursor *c, char *to, size_t n)
 	}
 }
 
-/* A Write that stops in the middle begins again by the daemon. */
-static bool transfer(struct vrnic_remote *r, const struct vrnic_want *w, const struct iovec *iov,
-		     bool write)
+/* All parts but the last, from *done on: where the last one goes, or NULL. */
+static char *enter_last(struct vrnic_remote *r, const struct vrnic_want *w, struct cursor *c,
+			uint32_t *done, bool write)
 {
-	struct cursor c = { .iov = iov };
-	uint32_t n, done;
 	char *far;
 
-	for (done = 0; done < w->length; done += n) {
-		n = w->length - done < CHUNK ? w->length - done : CHUNK;
+	for (*done = 0;; *done += CHUNK) {
 		far = enter(r, w);
-		if (!far)
-			return false;
-		if (done + n < w->length || !write)
-			copy(&c, far + done, n, write);
-		else
-			copy_end(&c, far + done, n);
-		if (done + n < w->length)
-			VRNIC_MARK(PART);
-		else
-			VRNIC_MARK(MOVED);
-		if (done + n == w->length && write)
-			vrnic_pair_wrote(r->out, w->length);
-		else if (done + n == w->length)
-			vrnic_pair_read(r->out, w->length);
+		if (!far || w->length - *done <= CHUNK)
+			return far ? far + *done : NULL;
+		copy(c, far + *done, CHUNK, write);
+		VRNIC_MARK(PART);
 		vrnic_pair_leave(r->out);
 	}
+}
+
+/* A Write that stops in the middle begins again by the daemon. */
+static bool place(struct vrnic_remote *r, const struct vrnic_want *w, const struct iovec *iov,
+		  const struct vrnic_pair_head *told)
+{
+	struct cursor c = { .iov = iov };
+	uint32_t done;
+	char *far = enter_last(r, w, &c, &done, true);
+
+	if (!far)
+		return false;
+	if (told && !vrnic_pair_place(r->out, told)) {
+		vrnic_pair_leave(r->out);
+		return false;
+	}
+	copy_end(&c, far, w->length - done);
+	VRNIC_MARK(MOVED);
+	vrnic_pair_wrote(r->out, w->length);
 	return true;
 }
 
 bool vrnic_remote_write(struct vrnic_remote *r, const struct vrnic_want *w,
 			const struct iovec *iov)
 {
-	return transfer(r, w, iov, true);
+	bool done = place(r, w, iov, NULL);
+
+	if (done)
+		vrnic_pair_leave(r->out);
+	return done;
+}
+
+bool vrnic_remote_write_told(struct vrnic_remote *r, const struct vrnic_want *w,
+			     const struct iovec *iov, const struct vrnic_pair_head *told)
+{
+	return place(r, w, iov, told);
 }
 
 bool vrnic_remote_read(struct vrnic_remote *r, const struct vrnic_want *w,
 		       const struct iovec *iov)
 {
-	return transfer(r, w, iov, false);
+	struct cursor c = { .iov = iov };
+	uint32_t done;
+	char *far = enter_last(r, w, &c, &done, false);
+
+	if (!far)
+		return false;
+	copy(&c, far, w->length - done, false);
+	VRNIC_MARK(MOVED);
+	vrnic_pair_read(r->out, w->length);
+	vrnic_pair_leave(r->out);
+	return true;
 }
 
 /* The word that w wants, for an atomic operation: NULL leaves it to the daemon. */

@@ -26,6 +26,12 @@ bool vrnic_remote_is_there(struct vrnic_remote *r, const struct vrnic_want *w);
  */
 bool vrnic_remote_write(struct vrnic_remote *r, const struct vrnic_want *w,
 			const struct iovec *iov);
+/*
+ * The same for a Write of which a message tells, as vrnic_pair_begin has it: if it is true, the
+ * message has its place, and vrnic_pair_end is to follow.
+ */
+bool vrnic_remote_write_told(struct vrnic_remote *r, const struct vrnic_want *w,
+			     const struct iovec *iov, const struct vrnic_pair_head *told);
 bool vrnic_remote_read(struct vrnic_remote *r, const struct vrnic_want *w,
 		       const struct iovec *iov);
 bool vrnic_remote_fetch_add(struct vrnic_remote *r, const struct vrnic_want *w,

@@ -155,20 +155,27 @@ func (r *reached) region(i uint32, least int, write bool) *osmem.Region {
 }
 
 // move is that of testdata/end.c.
-func (e *goEnd) move(op rune, a, b uint32) string {
-	n := uint32(8)
-	if op == 'W' || op == 'R' {
-		n = a
+func (e *goEnd) move(op rune, a, b, flags uint32) string {
+	n := a
+	if op == 'F' || op == 'C' {
+		n = 8
 	}
+	h := headOf(n, b, flags)
 	fill(e.local[:n], b)
 	segs := [][]byte{e.local[:n/3], e.local[n/3 : n]}
 	e.want.Length = uint64(n)
-	e.want.Right = map[rune]uint32{'W': 2, 'R': 4, 'F': 8, 'C': 8}[op] // of enum ibv_access_flags
+	// Of enum ibv_access_flags.
+	e.want.Right = map[rune]uint32{'W': 2, 'I': 2, 'R': 4, 'F': 8, 'C': 8}[op]
 	done := e.remote.IsThere(&e.want)
 	if done {
 		switch op {
 		case 'W':
-			done = e.remote.Write(&e.want, segs)
+			done = e.remote.Write(&e.want, segs, nil)
+		case 'I':
+			if e.remote.Write(&e.want, segs, h) {
+				return e.sent(h, flags)
+			}
+			done = false
 		case 'R':
 			done = e.remote.Read(&e.want, segs)
 		case 'F':

@@ -129,17 +129,16 @@ func (e *goEnd) do(line string) string {
 	}
 	switch op {
 	case 's':
-		to := e.out.Begin(a)
+		h := headOf(a, b, c)
+		to := e.out.Begin(h)
 		if to == nil {
 			return "no"
 		}
 		fill(to, b)
-		e.out.End(a, c&1 != 0)
-		rings := 0
-		if e.out.Wanted(c&1 != 0, c&2 != 0) {
-			rings = 1
+		if a == 0 && c&8 != 0 {
+			e.out.WroteNothing(b&1 != 0)
 		}
-		return fmt.Sprint("sent ", rings, " ", e.woken)
+		return e.sent(h, c)
 	case 'r':
 		e.in.Room(a, uint64(b))
 	case 't':
@@ -150,7 +149,11 @@ func (e *goEnd) do(line string) string {
 		if !ok {
 			return "nonsense"
 		}
-		answer := fmt.Sprintf("%d octets %d", len(m.Octets), sum(m.Octets))
+		answer := fmt.Sprintf("%d octets %d of %d with %x", len(m.Octets), sum(m.Octets), m.Length,
+			m.Flags)
+		if m.Flags&abi.SlotImm != 0 {
+			answer += fmt.Sprintf(" and %x %x", m.Imm, m.ImmLow)
+		}
 		e.in.Taken(&m)
 		return answer
 	case 'w':
@@ -159,8 +162,8 @@ func (e *goEnd) do(line string) string {
 		e.in.Spoil()
 	case 'k':
 		e.want.Key, e.want.Addr = a, uint64(b)
-	case 'W', 'R', 'F', 'C':
-		return e.move(op, a, b)
+	case 'W', 'I', 'R', 'F', 'C':
+		return e.move(op, a, b, c)
 	case 'h':
 		return fmt.Sprint(e.in.Heard())
 	case 'o':
@@ -168,6 +171,30 @@ func (e *goEnd) do(line string) string {
 		return fmt.Sprint(is[e.out.IsOpen()], " ", is[e.out.HasRoom()])
 	}
 	return "ok"
+}
+
+// headOf is that of testdata/end.c.
+func headOf(n, seed, flags uint32) *ring.PairHead {
+	h := &ring.PairHead{Length: n, Imm: ^seed, ImmLow: seed * 3}
+	if flags&1 != 0 {
+		h.Flags |= abi.SQSolicited
+	}
+	if flags&12 != 0 {
+		h.Flags |= abi.SlotImm
+	}
+	if flags&8 != 0 {
+		h.Flags |= abi.SlotWrite
+	}
+	return h
+}
+
+func (e *goEnd) sent(h *ring.PairHead, flags uint32) string {
+	e.out.End(h)
+	rings := 0
+	if e.out.Wanted(flags&1 != 0, flags&2 != 0) {
+		rings = 1
+	}
+	return fmt.Sprint("sent ", rings, " ", e.woken)
 }
 
 // A cEnd is one in C, a process.
@@ -277,7 +304,12 @@ func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 			continue
 		case 13, 14, 15, 16, 17, 18, 19:
 			answers = append(answers, e.do(p.lent[1-side].name(rnd)))
-			switch n := rnd.IntN(300); rnd.IntN(6) {
+			switch n := rnd.IntN(300); rnd.IntN(7) {
+			case 6:
+				if rnd.IntN(3) == 0 {
+					n = rnd.IntN(lentLen)
+				}
+				line = fmt.Sprintf("I %d %d %d", n, rnd.Uint32N(256), 8+rnd.IntN(4))
 			case 0, 1:
 				line = fmt.Sprintf("W %d %d 0", n, rnd.Uint32N(256))
 			case 2:
@@ -320,7 +352,13 @@ func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 			if rnd.IntN(3) == 0 {
 				n = rnd.IntN(20000)
 			}
-			line = fmt.Sprintf("s %d %d %d", n, rnd.Uint32N(256), rnd.IntN(4))
+			flags := rnd.IntN(4)
+			if rnd.IntN(3) == 0 {
+				if flags |= 4 + 8*rnd.IntN(2); flags&8 != 0 && rnd.IntN(2) == 0 {
+					n = 0
+				}
+			}
+			line = fmt.Sprintf("s %d %d %d", n, rnd.Uint32N(256), flags)
 		}
 		if line != "" {
 			answers = append(answers, fmt.Sprint(side, ": ", line, ": ", e.do(line)))
@@ -388,12 +426,14 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// What has other flags than a Send is none, and makes no sense to who does not know them.
+// What has flags that nobody knows is nonsense, and so is a Write of which no immediate data tells.
 func TestOtherThanSends(t *testing.T) {
 	program := build(t)
 	for _, inC := range []bool{false, true} {
-		for flags, want := range map[uint32]string{abi.SQSolicited: "0 octets 0",
-			abi.SlotImm: "nonsense", 1 << 31: "nonsense"} {
+		for flags, want := range map[uint32]string{abi.SQSolicited: "0 octets 0 of 0 with 2",
+			abi.SlotImm: "0 octets 0 of 0 with 100 and 0 0", abi.SlotWrite: "nonsense",
+			abi.SlotImm | abi.SlotWrite: "0 octets 0 of 0 with 300 and 0 0", 1 << 10: "nonsense",
+			1 << 31: "nonsense"} {
 			p := newPage(t)
 			from := p.goEnd(0)
 			var to end = p.goEnd(1)
@@ -410,6 +450,39 @@ func TestOtherThanSends(t *testing.T) {
 			if got := to.do("t 0 0 0"); got != want {
 				t.Errorf("in C %v: flags %#x: %s, want %s", inC, flags, got, want)
 			}
+		}
+	}
+}
+
+// A library that has not said that it takes immediate data gets none, from either.
+func TestEarlierLibrary(t *testing.T) {
+	program := build(t)
+	for _, inC := range []bool{false, true} {
+		p := newPage(t)
+		var from, to end = p.goEnd(0), p.goEnd(1)
+		if inC {
+			from = p.cEnd(program, 0)
+		}
+		p.lent[1].change(rand.New(rand.NewPCG(1, 1)))
+		k := p.lent[1].keys[0]
+		to.do(fmt.Sprintf("r %d 100 0", p.post(1)))
+		p.pair.Dirs[0].Open()
+		dir := p.mem.Mem[abi.Word(p.mem.Mem, abi.PairOff).Load():]
+		if got := abi.Word(dir, abi.DirTakes).Load(); got != abi.TakesImm {
+			t.Fatalf("a library takes %#x", got)
+		}
+		abi.Word(dir, abi.DirTakes).Store(0)
+		from.do(fmt.Sprintf("k %d %d 0", k.Key, k.Addr))
+		for _, line := range []string{"s 8 0 4", "s 8 0 12", "I 8 0 8"} {
+			if got := from.do(line); !strings.HasPrefix(got, "no") {
+				t.Errorf("in C %v: %s: %s", inC, line, got)
+			}
+		}
+		if got := from.do("W 8 0 0"); !strings.HasPrefix(got, "moved") {
+			t.Errorf("in C %v: a Write: %s", inC, got)
+		}
+		if got := from.do("s 8 0 0"); got != "sent 0 0" {
+			t.Errorf("in C %v: a Send: %s", inC, got)
 		}
 	}
 }
@@ -432,10 +505,11 @@ func TestEcho(t *testing.T) {
 	var sums [depth]uint32
 	for sent, came := uint32(0), uint32(0); came < messages; {
 		if n := rnd.IntN(2000); sent < messages && sent-came < depth {
-			if to := here.out.Begin(uint32(n)); to != nil {
+			h := headOf(uint32(n), sent, sent%2*4)
+			if to := here.out.Begin(h); to != nil {
 				fill(to, sent)
 				sums[sent%depth] = sum(to)
-				here.out.End(uint32(n), false)
+				here.out.End(h)
 				sent++
 			}
 		}
@@ -444,7 +518,8 @@ func TestEcho(t *testing.T) {
 			continue
 		}
 		m, ok := here.in.Message(came)
-		if !ok || sum(m.Octets) != sums[came%depth] {
+		if !ok || sum(m.Octets) != sums[came%depth] || m.Flags != came%2*abi.SlotImm ||
+			m.Flags != 0 && (m.Imm != ^came || m.ImmLow != came*3) {
 			t.Fatalf("message %d came back as %d octets, or others", came, len(m.Octets))
 		}
 		here.in.Taken(&m)

@@ -1,8 +1,8 @@
 /*
  * One of two programs that send each other numbered messages for as long as they can, and say in a
  * file that they share with the test what they have sent and received. With $LENT they also write to
- * each other's memory, read it and add to it; with $ASLEEP the second sleeps now and then until
- * there is an event, in its library or, if that is "poll", in poll:
+ * each other's memory, with immediate data, too, read it and add to it; with $ASLEEP the second
+ * sleeps now and then until there is an event, in its library or, if that is "poll", in poll:
  *
  *   marked a|b
  *
@@ -16,11 +16,13 @@
 #include <signal.h>
 
 #define DEPTH 16
-#define LONGEST 8192 /* that goes directly; what has immediate data goes by the daemon */
+#define LONGEST 8192 /* that goes directly */
 #define MESSAGES 3000
 #define FAR_LONG (300u << 10) /* is copied in three parts */
 #define FAR_SHORT 64
 #define FAR (1ull << 63) /* of the wr_id of what goes to the peer's memory */
+#define NOTHING (1ull << 62) /* of that of what goes by the daemon, and does nothing */
+#define OF_WRITE (1u << 31) /* of immediate data that comes behind a Write */
 
 static struct record {
 	struct {
@@ -36,7 +38,7 @@ static struct record {
 
 /* What the peer reaches. Each of its Writes has but one number, which grows. */
 static struct far {
-	uint64_t count, words[FAR_SHORT / 8], many[FAR_LONG / 8];
+	uint64_t count, told, words[FAR_SHORT / 8], many[FAR_LONG / 8];
 } *mine, *theirs; /* of theirs what is written, and has been read, and counts */
 static struct ibv_mr *mine_mr, *theirs_mr;
 
@@ -47,6 +49,7 @@ static struct vt_side *s;
 static uint64_t posted_recvs, received, flushed_recvs, completed, flushed_sends,
 	flushed_fars;
 static bool ended, daemon_gone, asleep, polls;
+static bool detoured; /* one has not completed */
 static uint32_t state;
 
 /* The library calls it at each step: it is built with -DVRNIC_MARKS. */
@@ -187,6 +190,45 @@ static void take_back(void)
 	rec->of[me].taken = 1;
 }
 
+/* Message n has no octets, but immediate data, behind a Write if the peer's memory is to be had. */
+static void tell(uint64_t n)
+{
+	struct far *f = mine ? &theirs[n % DEPTH] : NULL;
+	struct ibv_sge sge = { (uintptr_t)f + offsetof(struct far, told), 8, f ? theirs_mr->lkey : 0 };
+	struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .opcode = IBV_WR_SEND_WITH_IMM,
+				  .send_flags = IBV_SEND_SIGNALED, .imm_data = htonl(n) }, *bad;
+
+	if (f && rec->of[!me].key) {
+		f->told = n + 1;
+		wr.imm_data = htonl(n | OF_WRITE);
+		wr.num_sge = 1;
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.wr.rdma.remote_addr = rec->of[!me].addr + offsetof(struct far, told);
+		wr.wr.rdma.rkey = rec->of[!me].key;
+	}
+	CHECK_EQ(ibv_post_send(s->qp, &wr, &bad), 0);
+}
+
+/* Such a message of the peer's has come. The Write of which it tells is here, or a later one. */
+static void told_of(const struct ibv_wc *wc)
+{
+	uint32_t imm = ntohl(wc->imm_data);
+
+	CHECK_EQ(wc->opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+	CHECK_EQ(imm & ~OF_WRITE, received);
+	if (imm & OF_WRITE)
+		CHECK(mine->told > received && mine->told <= rec->of[!me].posting);
+}
+
+/* What is behind a Write of no octets goes by the daemon, for a while. */
+static void detour(void)
+{
+	struct ibv_send_wr wr = { .wr_id = NOTHING, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+
+	detoured = true;
+	CHECK_EQ(ibv_post_send(s->qp, &wr, &bad), 0);
+}
+
 static void send_one(void)
 {
 	uint64_t n = rec->of[me].posting;
@@ -198,10 +240,14 @@ static void send_one(void)
 		reach();
 		return;
 	}
+	if (n % 8 == 5 && !detoured)
+		detour();
 	vt_fill(s->buf + at, length_of(n), n * 2 + me);
 	rec->of[me].posting = n + 1;
-	CHECK_EQ(vt_try_send(s, n, length_of(n) ? IBV_WR_SEND : IBV_WR_SEND_WITH_IMM, at, length_of(n),
-			     IBV_SEND_SIGNALED, 0, 0), 0);
+	if (length_of(n))
+		CHECK_EQ(vt_try_send(s, n, IBV_WR_SEND, at, length_of(n), IBV_SEND_SIGNALED, 0, 0), 0);
+	else
+		tell(n);
 }
 
 static void completed_one(const struct ibv_wc *wc)
@@ -211,7 +257,11 @@ static void completed_one(const struct ibv_wc *wc)
 		CHECK_EQ(wc->wr_id, received);
 		CHECK_EQ(wc->byte_len, length_of(received));
 		vt_verify(s->buf + (DEPTH + received % DEPTH) * LONGEST, wc->byte_len, received * 2 + !me);
+		if (!wc->byte_len)
+			told_of(wc);
 		rec->of[me].received = ++received;
+	} else if (wc->status == IBV_WC_SUCCESS && wc->wr_id & NOTHING) {
+		detoured = false;
 	} else if (wc->status == IBV_WC_SUCCESS && wc->wr_id & FAR) {
 		reached_one(wc->wr_id & ~FAR);
 	} else if (wc->status == IBV_WC_SUCCESS) {
@@ -221,6 +271,8 @@ static void completed_one(const struct ibv_wc *wc)
 	} else {
 		/* of requests the first may say what has ended the connection */
 		ended = true;
+		if (wc->wr_id & NOTHING)
+			return;
 		if (wc->opcode & IBV_WC_RECV) {
 			CHECK_EQ(wc->status, IBV_WC_WR_FLUSH_ERR);
 			CHECK_EQ(wc->wr_id, received + flushed_recvs++);
@@ -279,7 +331,7 @@ static void wait_for_event(void)
 
 static void run(void)
 {
-	struct vt_opts o = { .send_wr = DEPTH, .recv_wr = DEPTH, .one_cq = true, .channel = true,
+	struct vt_opts o = { .send_wr = 2 * DEPTH, .recv_wr = DEPTH, .one_cq = true, .channel = true,
 			     .len = 2 * DEPTH * LONGEST };
 	uint64_t late;
 	unsigned int i;

@@ -103,6 +103,7 @@ type directMutations struct {
 	stale, openBlind, heedLate                  bool // the making of a pair
 	leaveBlind, lookFirst                       bool // the next one
 	doneEarly                                   bool // Writes by both ways
+	toldFirst                                   bool // Writes with immediate data
 	heardFence, heardLate, wantOnce             bool // a sender that wakes
 	withdrawFence, sameWord, leaveDeaf          bool // who sleeps
 }
@@ -432,6 +433,7 @@ func TestDirectSearch(t *testing.T) {
 		late    = "a store has come after its key has gone"
 		others  = "a key gave what is another's"
 		older   = "an older Write has come last"
+		untold  = "a message tells of a Write that is not there"
 		asleep  = "the receiver waits for an event although"
 		unseen  = "nobody looks for a message"
 		early   = "the answer is there before the Send is over"
@@ -458,6 +460,7 @@ func TestDirectSearch(t *testing.T) {
 		{"end", end, mu{}, ""},
 		{"keys", keyScenario, mu{}, ""},
 		{"overwrite", overwriteScenario, mu{}, ""},
+		{"told", toldScenario, mu{}, ""},
 		{"notify 2", notify(2), mu{}, ""},
 		{"notify 3", notify(3), mu{}, ""},
 		{"wake", wake, mu{}, ""},
@@ -502,6 +505,9 @@ func TestDirectSearch(t *testing.T) {
 
 		{"overwrite: direct with a Write in the ring", overwriteScenario, mu{notDrained: true}, older},
 		{"overwrite: retired before it is placed", overwriteScenario, mu{doneEarly: true}, older},
+
+		{"told: stamp without release", toldScenario, mu{stampPlain: true}, untold},
+		{"told: stamp before the Write", toldScenario, mu{toldFirst: true}, untold},
 
 		{"stamp without fence", notify(2), mu{stampFence: true}, asleep},
 		{"bell before notify", notify(2), mu{notifyLate: true}, asleep},

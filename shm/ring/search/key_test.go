@@ -39,6 +39,47 @@ func overwriteScenario(mu directMutations) *scenario {
 	}
 }
 
+// toldScenario: a library writes with immediate data, itself if it may, else by the ring; the
+// daemon takes the direction from it at any time. Where there is the message, there is the Write.
+func toldScenario(mu directMutations) *scenario {
+	const written = 1
+	stamp := instr{op: opRelease, a: wStamp, v: 1}
+	if mu.stampPlain {
+		stamp.op = opStore
+	}
+	s := append(mu.enter(), instr{op: opLoad, a: wOpen}, instr{op: opIfEq, v: 0, to: "closed"},
+		instr{op: opLoad, a: wRoom}, instr{op: opIfEq, v: 0, to: "closed"})
+	s = append(s, swapped(mu.toldFirst, []any{instr{op: opStore, a: wTarget, v: written}},
+		[]any{stamp})...)
+	s = append(append(s, instr{op: opStore, a: wRecvDone, v: 1}), mu.leave()...)
+	s = append(append(s, instr{op: opGoto, to: "end"}, "closed"), mu.leave()...)
+	s = append(s, instr{op: opStore, a: wRing, v: written}, instr{op: opRelease, a: wSQProd, v: 1},
+		"end")
+
+	come := func(m *machine) bool { return m.mem[wStamp] != 0 || m.mem[wCQPush] != 0 }
+	r := append(mu.postRecv(0, 1),
+		instr{op: opWhen, when: func(m *machine, _ *thread) bool { return come(m) }},
+		instr{op: opLoad, a: wTarget}, instr{op: opIfEq, v: written, to: "there"},
+		instr{op: opFail, to: "a message tells of a Write that is not there"}, "there")
+
+	d := []any{instr{op: opRelease, a: wOpen, v: 1}, instr{op: opChoose, to: "close"},
+		instr{op: opGoto, to: "carry"}, "close", instr{op: opStore, a: wOpen, v: 0}}
+	d = append(append(d, mu.await()...), "carry",
+		instr{op: opWhen, when: func(m *machine, _ *thread) bool { return m.mem[wSQProd] == 1 }},
+		instr{op: opLoad, a: wRing}, instr{op: opStore, r: 0, a: wTarget, v: -1},
+		instr{op: opRelease, a: wCQPush, v: 1})
+	return &scenario{
+		progs:   []program{prog(s), prog(r), prog(d)},
+		writers: directWriters(),
+		rest: func(m *machine, at func(int, string) bool) string {
+			if !at(sender, "end") || !at(receiver, "there") {
+				return "the message is not there"
+			}
+			return ""
+		},
+	}
+}
+
 // keyScenario: a library writes by one key, twice, and by a later one, while the daemon ends the
 // first and uses its entry again for the other. The first region is its owner's again then, who
 // writes there.

@@ -86,18 +86,41 @@ static uint32_t sum(const char *b, uint32_t n)
 	return s;
 }
 
+/* Of flags, 1 asks for an event, 2 wants one here, 4 is immediate data, 8 a Write's. */
+static struct vrnic_pair_head head(uint32_t n, uint32_t seed, uint32_t flags)
+{
+	struct vrnic_pair_head h = { .length = n, .imm = { ~seed, seed * 3 } };
+
+	if (flags & 1)
+		h.flags |= VRNIC_SQ_SOLICITED;
+	if (flags & 12)
+		h.flags |= VRNIC_SLOT_IMM;
+	if (flags & 8)
+		h.flags |= VRNIC_SLOT_WRITE;
+	return h;
+}
+
+static void sent(const struct vrnic_pair_head *h, uint32_t flags)
+{
+	vrnic_pair_end(&out, h);
+	printf("sent %d", vrnic_pair_wanted(&out, flags & 1, flags & 2));
+	printf(" %u\n", woken);
+}
+
 static void send(uint32_t n, uint32_t seed, uint32_t flags)
 {
-	char *to = vrnic_pair_begin(&out, n);
+	struct vrnic_pair_head h = head(n, seed, flags);
+	char *to = vrnic_pair_begin(&out, &h);
 
 	if (!to) {
 		puts("no");
 		return;
 	}
-	fill(to, n, seed);
-	vrnic_pair_end(&out, n, flags & 1);
-	printf("sent %d", vrnic_pair_wanted(&out, flags & 1, flags & 2));
-	printf(" %u\n", woken);
+	if (!(flags & 8))
+		fill(to, n, seed);
+	else if (!n)
+		vrnic_pair_wrote_nothing(&out, seed & 1);
+	sent(&h, flags);
 }
 
 static void take(uint32_t i)
@@ -109,7 +132,11 @@ static void take(uint32_t i)
 	} else if (!vrnic_pair_message(&in, i, &m)) {
 		puts("nonsense");
 	} else {
-		printf("%u octets %u\n", m.length, sum(m.from, m.length));
+		printf("%u octets %u of %u with %x", m.octets, sum(m.from, m.octets), m.head.length,
+		       m.head.flags);
+		if (m.head.flags & VRNIC_SLOT_IMM)
+			printf(" and %x %x", m.head.imm[0], m.head.imm[1]);
+		puts("");
 		vrnic_pair_taken(&in, &m);
 	}
 }
@@ -128,31 +155,36 @@ static void echo(uint32_t first, uint32_t n)
 			puts("nonsense");
 			return;
 		}
-		memcpy(echoed, m.from, m.length);
+		memcpy(echoed, m.from, m.octets);
 		vrnic_pair_taken(&in, &m);
 		vrnic_pair_room(&in, i + in.mask + 1, sizeof(echoed));
-		while (!(to = vrnic_pair_begin(&out, m.length)))
+		while (!(to = vrnic_pair_begin(&out, &m.head)))
 			sched_yield();
-		memcpy(to, echoed, m.length);
-		vrnic_pair_end(&out, m.length, false);
+		memcpy(to, echoed, m.octets);
+		vrnic_pair_end(&out, &m.head);
 	}
 	puts("done");
 }
 
-/* Reaches n octets of what is wanted, to or from two pieces of local, if it is there. */
-static bool reach(char op, uint32_t n, uint32_t a, uint32_t b)
+/*
+ * Reaches n octets of what is wanted, to or from two pieces of local, if it is there. I is a Write of
+ * which a message tells.
+ */
+static bool reach(char op, uint32_t n, uint32_t a, uint32_t b, const struct vrnic_pair_head *told)
 {
 	struct iovec iov[2] = { { local, n / 3 }, { local + n / 3, n - n / 3 } };
 
 	want.qpn = out.peer;
 	want.length = n;
-	want.right = op == 'W' ? IBV_ACCESS_REMOTE_WRITE :
+	want.right = op == 'W' || op == 'I' ? IBV_ACCESS_REMOTE_WRITE :
 		     op == 'R' ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_ATOMIC;
 	if (!vrnic_remote_is_there(remote, &want))
 		return false;
 	switch (op) {
 	case 'W':
 		return vrnic_remote_write(remote, &want, iov);
+	case 'I':
+		return vrnic_remote_write_told(remote, &want, iov, told);
 	case 'R':
 		return vrnic_remote_read(remote, &want, iov);
 	case 'F':
@@ -162,13 +194,18 @@ static bool reach(char op, uint32_t n, uint32_t a, uint32_t b)
 	}
 }
 
-static void move(char op, uint32_t a, uint32_t b)
+static void move(char op, uint32_t a, uint32_t b, uint32_t flags)
 {
-	uint32_t n = op == 'W' || op == 'R' ? a : 8;
+	uint32_t n = op == 'F' || op == 'C' ? 8 : a;
+	struct vrnic_pair_head h = head(n, b, flags);
 	bool done;
 
 	fill(local, n, b);
-	done = reach(op, n, a, b);
+	done = reach(op, n, a, b, &h);
+	if (done && op == 'I') {
+		sent(&h, flags);
+		return;
+	}
 	printf("%s %u %u\n", done ? "moved" : "no", done ? sum(local, n) : 0, asked);
 }
 
@@ -225,10 +262,11 @@ int main(int argc, char **argv)
 			puts("ok");
 			break;
 		case 'W':
+		case 'I':
 		case 'R':
 		case 'F':
 		case 'C':
-			move(op, a, b);
+			move(op, a, b, c);
 			break;
 		default:
 			return 2;

@@ -693,6 +693,21 @@ void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv
 	fake_push(cq, &e);
 }
 
+void fake_told(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t imm)
+{
+	struct vrnic_cqe e = {
+		.wr_id = r->w.wr_id,
+		.opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+		.wc_flags = IBV_WC_WITH_IMM,
+		.imm = imm,
+		.qpn = q->num,
+		.cookie = r->w.cookie,
+		.slab_off = VRNIC_NO_SLAB,
+	};
+
+	fake_push(cq, &e);
+}
+
 bool fake_rang(const struct fake_q *q)
 {
 	return atomic_fetch_and(&session.bells[q->bell >> 5],

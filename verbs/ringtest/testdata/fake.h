@@ -109,6 +109,8 @@ bool fake_take_recv(struct fake_q *q, struct fake_recv *r);
 void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t qpn,
 		   const void *data,
 		   uint32_t len, bool slab);
+/* Immediate data of iWARP, which has no octets. */
+void fake_told(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t imm);
 
 /* The bell of q rang since the last time. */
 bool fake_rang(const struct fake_q *q);

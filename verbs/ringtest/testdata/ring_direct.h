@@ -25,6 +25,7 @@ struct end {
 	/* what has been sent, and which of it completes */
 	uint32_t sent, received, recvs, signaled[MESSAGES], nsignaled, completed;
 	uint32_t length[MESSAGES], byring;
+	bool imm[MESSAGES]; /* immediate data, of no octets */
 };
 
 extern struct end direct_ends[2];

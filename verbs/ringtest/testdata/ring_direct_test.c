@@ -139,7 +139,10 @@ static void carry(struct end *e)
 		memcpy(octets, e->w.data, e->w.w.length);
 	else if (e->w.w.length)
 		memcpy(octets, (void *)(uintptr_t)e->w.sge[0].addr, e->w.w.length);
-	fake_received(to->q, to->cq, &r, to->q->num, octets, e->w.w.length, direct_rnd(2));
+	if (e->w.w.op == IBV_WR_SEND)
+		fake_received(to->q, to->cq, &r, to->q->num, octets, e->w.w.length, direct_rnd(2));
+	else
+		fake_told(to->q, to->cq, &r, e->w.w.imm);
 	atomic_store(direct_word(e, VRNIC_DIR_RECV_BASE), to->q->rq_head);
 	if (e->w.w.flags & VRNIC_SQ_SIGNALED)
 		fake_sent(e->q, e->cq, &e->w, 0, 1);
@@ -166,6 +169,12 @@ static void send(struct end *e)
 
 	if (n == MESSAGES)
 		return;
+	e->imm[n] = !direct_rnd(4);
+	if (e->imm[n]) {
+		wr.opcode = direct_rnd(2) ? IBV_WR_SEND_WITH_IMM : IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = ~n;
+		wr.num_sge = len = 0;
+	}
 	wr.send_flags = (direct_rnd(2) ? IBV_SEND_SIGNALED : 0) | (direct_rnd(4) ? 0 : IBV_SEND_SOLICITED) |
 			(len <= 64 && direct_rnd(2) ? IBV_SEND_INLINE : 0);
 	fill(e, n, at, len);
@@ -198,13 +207,15 @@ static int poll(struct end *e, int n)
 	for (i = 0; i < got; i++) {
 		CHECK_EQ(wc[i].status, 0);
 		CHECK_EQ(wc[i].qp_num, e->q->num);
-		if (wc[i].opcode == IBV_WC_SEND) {
+		if (!(wc[i].opcode & IBV_WC_RECV)) {
 			CHECK(e->completed < e->nsignaled);
 			CHECK_EQ(wc[i].wr_id, e->signaled[e->completed++]);
 			continue;
 		}
-		CHECK_EQ(wc[i].opcode, IBV_WC_RECV);
 		CHECK(e->received < from->sent);
+		CHECK_EQ(wc[i].opcode, from->imm[e->received] ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV);
+		CHECK_EQ(wc[i].wc_flags, from->imm[e->received] ? IBV_WC_WITH_IMM : 0);
+		CHECK(!from->imm[e->received] || wc[i].imm_data == ~e->received);
 		CHECK_EQ(wc[i].wr_id, e->received);
 		CHECK_EQ(wc[i].byte_len, from->length[e->received]);
 		fill(from, e->received, want, wc[i].byte_len);
@@ -263,7 +274,7 @@ void direct_begin(uint32_t round, uint32_t first)
  */
 void test_direct(void)
 {
-	uint32_t round, step, i, direct = 0, byring = 0;
+	uint32_t round, step, i, direct = 0, imms = 0, byring = 0;
 
 	for (round = 0; round < 60; round++) {
 		direct_begin(round, round % 3 ? 0xfffffff0u : 0);
@@ -299,11 +310,12 @@ void test_direct(void)
 			CHECK_EQ(poll(&direct_ends[i], 4), 0);
 			CHECK_EQ(direct_counted(&direct_ends[i], VRNIC_DIR_MESSAGES) + direct_ends[i].byring, direct_ends[i].sent);
 			direct += direct_counted(&direct_ends[i], VRNIC_DIR_MESSAGES);
+			imms += direct_counted(&direct_ends[i], VRNIC_DIR_IMMS);
 			byring += direct_ends[i].byring;
 		}
 		direct_finish();
 	}
-	CHECK(direct > 2000 && byring > 2000); /* both ways were taken */
+	CHECK(direct > 2000 && imms > 500 && byring > 2000); /* both ways were taken */
 }
 
 /*
@@ -655,7 +667,7 @@ void test_direct_hostile(void)
 				CHECK(atomic_load(&session.bells[b->qp->bell >> 5]) >> (b->qp->bell & 31) & 1);
 			}
 			for (i = 0; i < n; i++) {
-				if (wc[i].opcode != IBV_WC_RECV)
+				if (!(wc[i].opcode & IBV_WC_RECV))
 					continue;
 				CHECK(wc[i].wr_id < b->recvs && !(seen >> wc[i].wr_id & 1));
 				seen |= 1ull << wc[i].wr_id;

@@ -794,7 +794,6 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strcmp(argv[1], "-bench")) {
 		fake_start();
 		bench();
-		bench_tables();
 		ran++;
 	}
 	return ran ? 0 : 2;

@@ -231,4 +231,5 @@ void bench(void)
 	bench_recv(&p, "Recv2KSlab", 2048, true);
 	teardown(&p);
 	bench_direct();
+	bench_tables();
 }

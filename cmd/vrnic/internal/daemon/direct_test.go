@@ -100,7 +100,7 @@ func (m *mover) request(rnd *rand.Rand, op rdma.Opcode, peer *mover) *rdma.SendW
 	}
 	wr.RemoteAddr = peer.MR.Addr() + uint64(there)
 	off, first := rnd.IntN(moverHalf-n), rnd.IntN(n+1)
-	if op == rdma.OpWrite && n <= 64 && rnd.IntN(2) == 0 {
+	if (op == rdma.OpWrite || op == rdma.OpWriteImm) && n <= 64 && rnd.IntN(2) == 0 {
 		wr.Flags, wr.Inline = rdma.Inline, m.Buf.Bytes()[off:][:n]
 	} else {
 		wr.SGEs = []rdma.SGE{m.SGE(off, first), m.SGE(off+first, n-first)}
@@ -108,6 +108,23 @@ func (m *mover) request(rnd *rand.Rand, op rdma.Opcode, peer *mover) *rdma.SendW
 	if rnd.IntN(3) == 0 {
 		wr.Flags |= rdma.Fence
 	}
+	return wr
+}
+
+// immediate is a random Send or Write with immediate data.
+func (m *mover) immediate(rnd *rand.Rand, peer *mover, roce bool) *rdma.SendWR {
+	wr := m.request(rnd, rdma.OpWriteImm, peer)
+	if rnd.IntN(2) == 0 {
+		wr.Op, wr.Inline, wr.SGEs, wr.Flags = rdma.OpSendImm, nil, nil, 0
+		if roce { // on iWARP it has no octets
+			wr.SGEs = []rdma.SGE{m.SGE(rnd.IntN(1000), rnd.IntN(100))}
+		}
+	}
+	wr.Flags |= rdma.Signaled
+	if rnd.IntN(2) == 0 {
+		wr.Flags |= rdma.Solicited
+	}
+	wr.Imm, wr.ImmLow = rnd.Uint32(), rnd.Uint32()
 	return wr
 }
 
@@ -146,11 +163,15 @@ func moves(t *testing.T, d *daemontest.Daemon, device string, seed uint64) strin
 	}
 	m, peer := ends[0], ends[1]
 	for waits := 0; waits < 100; {
-		if rnd.IntN(8) == 0 { // in the order of posting
+		if k := rnd.IntN(8); k < 2 { // in the order of posting
 			peer.Recv(7, moverHalf, 100)
 			peer.out++
-			m.id++
-			m.Send(m.id, 0, 100)
+			if k == 0 {
+				m.id++
+				m.Send(m.id, 0, 100)
+			} else {
+				m.Post(m.immediate(rnd, peer, device != directDevices[0]))
+			}
 		} else {
 			wr := m.request(rnd, moverOps[rnd.IntN(4)], peer)
 			if rnd.IntN(3) == 0 && wr.Op != rdma.OpRead {
@@ -214,7 +235,7 @@ func TestDirectMoves(t *testing.T) {
 		c := directCounts(t, on, device)
 		t.Logf("%s: %+v", device, c)
 		if c.Writes == 0 || c.DirectWrites < c.Writes/3 || c.DirectReads < c.Reads/3 ||
-			c.DirectAtomics < c.Atomics/3 {
+			c.DirectAtomics < c.Atomics/3 || c.DirectImmediates < c.Immediates/3 {
 			t.Error("so few went directly")
 		}
 	}
@@ -223,6 +244,8 @@ func TestDirectMoves(t *testing.T) {
 type directCount struct {
 	Dev                    string
 	Writes, Reads, Atomics uint64
+	Immediates             uint64
+	DirectImmediates       uint64 `json:"direct_immediates"`
 	DirectSends            uint64 `json:"direct_sends"`
 	DirectWrites           uint64 `json:"direct_writes"`
 	DirectReads            uint64 `json:"direct_reads"`
@@ -426,10 +449,22 @@ func TestDirectMovesAllocations(t *testing.T) {
 	a, b := newMover(t, d, "vrnic0"), newMover(t, d, "vrnic0")
 	daemontest.Connect(t, a.End, b.End, daemontest.Addr(t, b.Dev, false, 0))
 	var wc [1]rdma.WC
-	for _, op := range moverOps {
+	for _, op := range append(slices.Clone(moverOps), rdma.OpWriteImm, rdma.OpSendImm) {
 		wr := &rdma.SendWR{Op: op, Flags: rdma.Signaled, RKey: b.MR.RKey(), RemoteAddr: b.MR.Addr(),
 			SGEs: []rdma.SGE{a.SGE(0, 8)}}
+		if op == rdma.OpSendImm {
+			wr.SGEs = nil
+		}
+		receive := &rdma.RecvWR{}
 		atOnce := func() bool {
+			if op == rdma.OpWriteImm || op == rdma.OpSendImm {
+				if _, err := b.CQ.Poll(wc[:]); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.QP.PostRecv(receive); err != nil {
+					t.Fatal(err)
+				}
+			}
 			a.Post(wr)
 			n, err := a.CQ.Poll(wc[:])
 			if err != nil {

@@ -30,19 +30,22 @@ type Directory struct {
 }
 
 // counts are of messages, among those of the RNIC.
-type counts struct{ sends, receives, writes, reads, atomics atomic.Uint64 }
+type counts struct{ sends, receives, immediates, writes, reads, atomics atomic.Uint64 }
 
-// Counts are how many messages have gone without the daemon: Sends are immediate data, too.
+// Counts are how many messages have gone without the daemon. Immediates are not among Sends, and
+// those behind a Write count as a Write, too.
 type Counts struct {
-	Sends    uint64 `json:"direct_sends"`
-	Receives uint64 `json:"direct_receives"`
-	Writes   uint64 `json:"direct_writes"`
-	Reads    uint64 `json:"direct_reads"`
-	Atomics  uint64 `json:"direct_atomics"`
+	Sends      uint64 `json:"direct_sends"`
+	Receives   uint64 `json:"direct_receives"`
+	Immediates uint64 `json:"direct_immediates"`
+	Writes     uint64 `json:"direct_writes"`
+	Reads      uint64 `json:"direct_reads"`
+	Atomics    uint64 `json:"direct_atomics"`
 }
 
 func (c *counts) now() Counts {
-	return Counts{c.sends.Load(), c.receives.Load(), c.writes.Load(), c.reads.Load(), c.atomics.Load()}
+	return Counts{c.sends.Load(), c.receives.Load(), c.immediates.Load(), c.writes.Load(),
+		c.reads.Load(), c.atomics.Load()}
 }
 
 // Counts are those of the device, as of when its QPs were last counted.
@@ -383,7 +386,8 @@ func (e *End) pairEnd(reach rdma.Access, covered bool) ring.PairEnd {
 func (e *End) sent(t ring.Traffic) {
 	e.qp.SentDirectly((*vnic.Traffic)(&t))
 	for _, c := range []*counts{&e.count, &e.dir.count} {
-		c.sends.Add(t.Messages)
+		c.sends.Add(t.Messages - t.Immediates)
+		c.immediates.Add(t.Immediates)
 		c.writes.Add(t.Writes)
 		c.reads.Add(t.Reads)
 		c.atomics.Add(t.Atomics)

@@ -72,19 +72,40 @@ static uint32_t words(uint32_t n)
 	return 1 + n * 7 % 60;
 }
 
+/* Some messages have immediate data, and some of these tell of a Write. */
+static struct vrnic_pair_head head(uint32_t n)
+{
+	struct vrnic_pair_head h = { .length = 4 * words(n) };
+
+	if (n % 3)
+		h.flags = VRNIC_SLOT_IMM;
+	if (n % 3 == 2)
+		h.flags |= VRNIC_SLOT_WRITE;
+	if (h.flags)
+		h.imm[0] = n, h.imm[1] = ~n;
+	return h;
+}
+
+/* What Writes go to: no more than DEPTH of them have not been looked at. */
+static uint32_t written[2 * DEPTH][64];
+
 static void *sends(void *arg)
 {
 	uint32_t n = 0, idle = 0, k, *to;
+	struct vrnic_pair_head h;
 
 	while (!load_acquire(&over)) {
-		to = (uint32_t *)vrnic_pair_begin(&out, 4 * words(n));
+		h = head(n);
+		to = (uint32_t *)vrnic_pair_begin(&out, &h);
 		if (!to) {
 			relax(&idle);
 			continue;
 		}
+		if (h.flags & VRNIC_SLOT_WRITE)
+			to = written[n % (2 * DEPTH)];
 		for (k = 0; k < words(n); k++)
 			to[k] = n + k;
-		vrnic_pair_end(&out, 4 * words(n), false);
+		vrnic_pair_end(&out, &h);
 		n++;
 	}
 	return arg;
@@ -94,6 +115,7 @@ static void *receive(void *arg)
 {
 	struct vrnic_pair_message m;
 	uint32_t i = 0, n = 0, idle = 0, k, prod = 0;
+	struct vrnic_pair_head h;
 	const uint32_t *from;
 
 	while (n < times) {
@@ -114,9 +136,11 @@ static void *receive(void *arg)
 			bad++;
 			break;
 		}
-		from = (const uint32_t *)m.from;
-		bad += m.length != 4 * words(n);
-		for (k = 0; k < m.length / 4; k++)
+		h = head(n);
+		bad += !!memcmp(&h, &m.head, h.flags ? sizeof(h) : offsetof(struct vrnic_pair_head, imm));
+		from = h.flags & VRNIC_SLOT_WRITE ? written[n % (2 * DEPTH)] : (const uint32_t *)m.from;
+		bad += m.octets != (h.flags & VRNIC_SLOT_WRITE ? 0 : h.length);
+		for (k = 0; k < words(n); k++)
 			bad += from[k] != n + k;
 		vrnic_pair_taken(&in, &m);
 		i++;
