@@ -434,7 +434,7 @@ func (q *compQueue) tellWanted() {
 
 // takeBoth is take where QPs complete that have a direct path: q.mu is held.
 func (q *compQueue) takeBoth(wc []rdma.WC) (n int) {
-	if q.bad {
+	if q.bad || q.isEmpty() {
 		return 0
 	}
 	for _, d := range q.directs { // first: docs/direct.md#receiving
@@ -475,6 +475,21 @@ func (q *compQueue) takeBoth(wc []rdma.WC) (n int) {
 		q.tellWanted() // it may be armed no more
 	}
 	return n
+}
+
+// isEmpty reports whether nothing seems to have come or completed, as most polls find: q.mu is
+// held.
+func (q *compQueue) isEmpty() bool {
+	if !q.ring.IsEmpty() {
+		return false
+	}
+	for _, d := range q.directs {
+		if d.qp.sendCQ == q && d.sentProd.Load() != d.sentCons.Load() ||
+			d.qp.recvCQ == q && (d.bad || d.in.Stamped(d.next)) {
+			return false
+		}
+	}
+	return true
 }
 
 // look says up to where receives have come, of the next ones up to most.

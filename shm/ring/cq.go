@@ -311,6 +311,9 @@ func (c *CQConsumer) Come() (uint32, error) {
 	return prod, nil
 }
 
+// IsEmpty reports whether none seems to have come.
+func (c *CQConsumer) IsEmpty() bool { return c.prodWord.Load() == c.cons }
+
 // Peek reads the oldest completion, of those that had come; false if there is none. Next takes it.
 func (c *CQConsumer) Peek(e *abi.CQE, come uint32) bool {
 	if c.cons == come {

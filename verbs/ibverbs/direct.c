@@ -8,6 +8,9 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "pair/mark.h"
 #include "queue.h"
@@ -41,11 +44,30 @@ static void add(struct vrnic_cq *cq, struct vrnic_direct *d)
 	pthread_mutex_unlock(&cq->arm_lock);
 }
 
+/*
+ * Waits until nobody looks at the directs of cq without its lock: some nanoseconds, or until a
+ * thread that has lost the processor there has it again. In the child of a fork there is none.
+ */
+static void begin_change(struct vrnic_cq *cq)
+{
+	const struct timespec pause = { .tv_nsec = 20000 };
+
+	while (atomic_exchange_explicit(&cq->looking, true, memory_order_acquire) &&
+	       vrnic_mapped(&cq->head))
+		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL); /* no cancellation point */
+}
+
+static void end_change(struct vrnic_cq *cq)
+{
+	atomic_store_explicit(&cq->looking, false, memory_order_release);
+}
+
 static void drop(struct vrnic_cq *cq, struct vrnic_direct *d)
 {
 	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
 
 	pthread_mutex_lock(&cq->arm_lock);
+	begin_change(cq);
 	for (i = 0; i < n; i++)
 		if (cq->directs[i] == d) {
 			cq->directs[i] = cq->directs[n - 1];
@@ -54,6 +76,7 @@ static void drop(struct vrnic_cq *cq, struct vrnic_direct *d)
 				atomic_fetch_sub(&cq->chan->directs, 1);
 			break;
 		}
+	end_change(cq);
 	pthread_mutex_unlock(&cq->arm_lock);
 }
 
@@ -691,7 +714,7 @@ static bool receive(struct vrnic_direct *d, struct ibv_wc *wc)
 		vrnic_rq_release(rq, place);
 	}
 	pthread_mutex_unlock(&rq->lock);
-	d->next++;
+	vrnic_direct_took(d);
 	if (!ok || unlikely(wc->status))
 		vrnic_direct_spoil(d);
 	return ok;

@@ -219,6 +219,8 @@ struct vrnic_cq {
 	/* of its QPs: changed with arm_lock held, too */
 	struct vrnic_direct *directs[VRNIC_DIRECT_MOST];
 	atomic_uint ndirects;
+	/* One looks at directs without the lock, to see that there is nothing: none of them goes. */
+	atomic_bool looking;
 	/*
 	 * poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and
 	 * end_poll.

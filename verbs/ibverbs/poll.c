@@ -254,7 +254,7 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 		if (ok) /* else it is flushed */
 			vrnic_rq_release(rq, place);
 		if (ok && qp->direct)
-			qp->direct->next++;
+			vrnic_direct_took(qp->direct);
 	}
 	pthread_mutex_unlock(&rq->lock);
 	return ok;
@@ -441,11 +441,40 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 	return got;
 }
 
+static bool has_none(const struct vrnic_cq *cq, const struct vrnic_direct *d)
+{
+	if (d->qp->qp.send_cq == &cq->cq &&
+	    atomic_load_explicit(&d->sent_prod, memory_order_acquire) !=
+		    atomic_load_explicit(&d->sent_cons, memory_order_relaxed))
+		return false;
+	return d->qp->qp.recv_cq != &cq->cq ||
+	       (!vrnic_pair_stamped(&d->in, atomic_load_explicit(&d->next, memory_order_relaxed)) &&
+		!atomic_load_explicit(&d->bad, memory_order_relaxed));
+}
+
+/*
+ * Whether nothing seems to have come or completed directly. It costs less than the lock, which
+ * programs that poll for an answer would take in vain most of the time.
+ */
+static bool none_direct(struct vrnic_cq *cq)
+{
+	bool none = true;
+	uint32_t i, n;
+
+	if (atomic_exchange_explicit(&cq->looking, true, memory_order_acquire))
+		return false; /* another thread looks, or they change: the lock says more */
+	n = atomic_load_explicit(&cq->ndirects, memory_order_acquire);
+	for (i = 0; none && i < n; i++)
+		none = has_none(cq, cq->directs[i]);
+	atomic_store_explicit(&cq->looking, false, memory_order_release);
+	return none;
+}
+
 /* Without the lock: false if it has to be taken to find out. */
 static inline bool is_empty(struct vrnic_cq *cq)
 {
-	return !atomic_load_explicit(&cq->ndirects, memory_order_relaxed) &&
-	       load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed) &&
+	       (!atomic_load_explicit(&cq->ndirects, memory_order_relaxed) || none_direct(cq));
 }
 
 /* Tells peers, who were told that the CQ is armed, when it is so no more. */

@@ -159,8 +159,8 @@ struct vrnic_direct {
 	atomic_uint sent_prod, sent_cons; /* of who posts, of who polls */
 	/* the receive CQ's lock, but for in.rooms, which are the receive queue's, and in.want */
 	struct vrnic_pair_in in;
-	uint32_t next; /* receive to complete */
-	bool bad; /* the peer has written nonsense */
+	atomic_uint next; /* receive to complete; read without the lock, too */
+	atomic_bool bad; /* the peer has written nonsense; likewise */
 	/* the receive CQ's arm_lock */
 	struct vrnic_wake sleeper; /* what the peer wakes by */
 	bool asleep; /* the peer has been told that who waits hears it */
@@ -205,6 +205,13 @@ void vrnic_direct_arm(struct vrnic_cq *cq);
 
 /* The same, when it is about to be: what has come by now causes no event if it was not. */
 void vrnic_direct_begin_arm(struct vrnic_cq *cq);
+
+/* One receive is over: the receive CQ's lock is held. */
+static inline void vrnic_direct_took(struct vrnic_direct *d)
+{
+	atomic_store_explicit(&d->next, atomic_load_explicit(&d->next, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+}
 
 /*
  * For poll.c, with the CQ's lock held. vrnic_direct_look says up to where each QP's receives have
