@@ -390,7 +390,7 @@ func TestNoExtensions(t *testing.T) {
 					n = 0
 				}
 				x.Post(at(op, 2, y, 0, rdma.AtomicArgs{}), 0, n)
-				if e.local() {
+				if e.local() || e.moved {
 					x.WantSend("within a device", is(2, ok))
 					return
 				}
