@@ -85,7 +85,7 @@ func (e *Endpoint) aheadRead(h TaggedHeader, chunk []byte) bool {
 // posted buffers: docs/decisions.md#A21.
 func (e *Endpoint) aheadSend(h UntaggedHeader, chunk []byte) bool {
 	r := &e.rx
-	if h.QN() != QNSend {
+	if h.QN() != qnSend {
 		return false
 	}
 	// begun is how many messages have a buffer and are not delivered, beside those in taken.
@@ -189,7 +189,7 @@ func wholeTerminate(seg []byte) (t Terminate, ok bool) {
 	h, body, err := ParseUntagged(seg)
 	if err != nil || h.DDP().Tagged() || !h.DDP().Last() || h.DDP().Version() != ddpVersion ||
 		h.RDMAP().Version() != rdmapVersion || h.RDMAP().Opcode() != OpTerminate ||
-		h.QN() != QNTerminate || h.MSN() != 1 || h.MO() != 0 || len(body) > terminateMaxMsg {
+		h.QN() != qnTerminate || h.MSN() != 1 || h.MO() != 0 || len(body) > terminateMaxMsg {
 		return t, false
 	}
 	t, err = ParseTerminate(body)

@@ -78,9 +78,9 @@ func (a Atomic) String() string {
 
 // Lengths of the RDMAP headers of RFC 7306; docs/decisions.md#A11 for that of the response.
 const (
-	AtomicRequestLen  = 52
-	AtomicResponseLen = 12
-	ImmediateLen      = 8
+	atomicRequestLen  = 52
+	atomicResponseLen = 12
+	immediateLen      = 8
 )
 
 var (
@@ -95,7 +95,7 @@ type AtomicRequest []byte
 
 // ParseAtomicRequest checks the length of p.
 func ParseAtomicRequest(p []byte) (AtomicRequest, error) {
-	if len(p) != AtomicRequestLen {
+	if len(p) != atomicRequestLen {
 		return nil, errAtomicRequest
 	}
 	return AtomicRequest(p), nil
@@ -123,7 +123,7 @@ func (r AtomicRequest) String() string {
 }
 
 func putAtomicRequest(b []byte, id uint32, a *Atomic) {
-	_ = b[AtomicRequestLen-1]
+	_ = b[atomicRequestLen-1]
 	compare, compareMask := a.Compare, a.CompareMask
 	if a.Op == AtomicFetchAdd {
 		compare, compareMask = 0, ^uint64(0)
@@ -141,7 +141,7 @@ func putAtomicRequest(b []byte, id uint32, a *Atomic) {
 // AppendAtomicRequest appends the header of a request for a.
 func AppendAtomicRequest(b []byte, id uint32, a Atomic) []byte {
 	n := len(b)
-	b = append(b, make([]byte, AtomicRequestLen)...)
+	b = append(b, make([]byte, atomicRequestLen)...)
 	putAtomicRequest(b[n:], id, &a)
 	return b
 }
@@ -152,7 +152,7 @@ type AtomicResponse []byte
 
 // ParseAtomicResponse checks the length of p.
 func ParseAtomicResponse(p []byte) (AtomicResponse, error) {
-	if len(p) != AtomicResponseLen {
+	if len(p) != atomicResponseLen {
 		return nil, errAtomicResponse
 	}
 	return AtomicResponse(p), nil
@@ -167,7 +167,7 @@ func (r AtomicResponse) Old() uint64 { return binary.BigEndian.Uint64(r[4:]) }
 func (r AtomicResponse) String() string { return fmt.Sprintf("id=%#x old=%#x", r.ID(), r.Old()) }
 
 func putAtomicResponse(b []byte, id uint32, old uint64) {
-	_ = b[AtomicResponseLen-1]
+	_ = b[atomicResponseLen-1]
 	binary.BigEndian.PutUint32(b, id)
 	binary.BigEndian.PutUint64(b[4:], old)
 }
@@ -175,7 +175,7 @@ func putAtomicResponse(b []byte, id uint32, old uint64) {
 // AppendAtomicResponse appends the header of a response.
 func AppendAtomicResponse(b []byte, id uint32, old uint64) []byte {
 	n := len(b)
-	b = append(b, make([]byte, AtomicResponseLen)...)
+	b = append(b, make([]byte, atomicResponseLen)...)
 	putAtomicResponse(b[n:], id, old)
 	return b
 }

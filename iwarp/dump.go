@@ -90,11 +90,11 @@ func DescribeSegment(b []byte) string {
 	switch {
 	case op == OpReadRequest && whole && len(body) == ReadRequestLen:
 		return s + " " + ReadRequest(body).String()
-	case op == OpAtomicRequest && whole && len(body) == AtomicRequestLen:
+	case op == OpAtomicRequest && whole && len(body) == atomicRequestLen:
 		return s + " " + AtomicRequest(body).String()
-	case op == OpAtomicResponse && whole && len(body) == AtomicResponseLen:
+	case op == OpAtomicResponse && whole && len(body) == atomicResponseLen:
 		return s + " " + AtomicResponse(body).String()
-	case (op == OpImmediate || op == OpImmediateSE) && whole && len(body) == ImmediateLen:
+	case (op == OpImmediate || op == OpImmediateSE) && whole && len(body) == immediateLen:
 		return s + fmt.Sprintf(" data=%x", body)
 	case op == OpTerminate && whole:
 		t, err := ParseTerminate(body)

@@ -17,14 +17,6 @@ const (
 	MaxReads     = 128 // the limit of siw, and our own
 )
 
-// Seconds that the caller's timers should measure (docs/decisions.md#M16): the Initiator's from
-// sending the Request to a complete Reply, the Responder's from TCP's start to a complete Request,
-// not restarted by parts of a frame.
-const (
-	ReplySeconds   = 10
-	RequestSeconds = 5
-)
-
 // A StartConfig is what one end brings to the start-up of an MPA connection.
 type StartConfig struct {
 	// Revision is 1, or 2 for the enhanced set-up of RFC 6581; 0 is 2. A Responder with 2 takes

@@ -31,10 +31,10 @@ const (
 
 // The queues of untagged messages (RFC 5040, section 3.1; RFC 7306, section 10).
 const (
-	QNSend           = 0 // Immediate Data, too
-	QNRead           = 1 // Atomic Requests, too
-	QNTerminate      = 2
-	QNAtomicResponse = 3
+	qnSend           = 0 // Immediate Data, too
+	qnRead           = 1 // Atomic Requests, too
+	qnTerminate      = 2
+	qnAtomicResponse = 3
 
 	qnBase  = 3 // without extensions
 	qnKnown = 4 // with them
@@ -55,18 +55,18 @@ type opcodeInfo struct {
 // RFC 5040, figure 4, and RFC 7306, figure 3.
 var opcodes = [16]opcodeInfo{
 	OpWrite:          {name: "RDMA Write", tagged: true},
-	OpReadRequest:    {name: "RDMA Read Request", qn: QNRead, header: ReadRequestLen},
+	OpReadRequest:    {name: "RDMA Read Request", qn: qnRead, header: ReadRequestLen},
 	OpReadResponse:   {name: "RDMA Read Response", tagged: true},
-	OpSend:           {name: "Send", qn: QNSend, send: true},
-	OpSendInvalidate: {name: "Send with Invalidate", qn: QNSend, send: true, inv: true},
-	OpSendSE:         {name: "Send with SE", qn: QNSend, send: true, se: true},
-	OpSendSEInvalidate: {name: "Send with SE and Invalidate", qn: QNSend, send: true, inv: true,
+	OpSend:           {name: "Send", qn: qnSend, send: true},
+	OpSendInvalidate: {name: "Send with Invalidate", qn: qnSend, send: true, inv: true},
+	OpSendSE:         {name: "Send with SE", qn: qnSend, send: true, se: true},
+	OpSendSEInvalidate: {name: "Send with SE and Invalidate", qn: qnSend, send: true, inv: true,
 		se: true},
-	OpTerminate:      {name: "Terminate", qn: QNTerminate},
-	OpImmediate:      {name: "Immediate Data", qn: QNSend, header: ImmediateLen},
-	OpImmediateSE:    {name: "Immediate Data with SE", qn: QNSend, se: true, header: ImmediateLen},
-	OpAtomicRequest:  {name: "Atomic Request", qn: QNRead, header: AtomicRequestLen},
-	OpAtomicResponse: {name: "Atomic Response", qn: QNAtomicResponse, header: AtomicResponseLen},
+	OpTerminate:      {name: "Terminate", qn: qnTerminate},
+	OpImmediate:      {name: "Immediate Data", qn: qnSend, header: immediateLen},
+	OpImmediateSE:    {name: "Immediate Data with SE", qn: qnSend, se: true, header: immediateLen},
+	OpAtomicRequest:  {name: "Atomic Request", qn: qnRead, header: atomicRequestLen},
+	OpAtomicResponse: {name: "Atomic Response", qn: qnAtomicResponse, header: atomicResponseLen},
 }
 
 func (o Opcode) String() string {

@@ -401,7 +401,7 @@ func (e *Endpoint) nextFPDU(c *txCursor, ent *txEntry) (ok bool) {
 	}
 	switch {
 	case info.tagged:
-	case info.qn == QNRead:
+	case info.qn == qnRead:
 		a.rmsn++
 		a.reads++
 	default:

@@ -111,7 +111,7 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 		if ent.op == OpAtomicResponse {
 			putUntagged(u, true, OpAtomicResponse, 0, ent.after.amsn-1, 0)
 			putAtomicResponse(u[UntaggedHeaderLen:], a.id, a.old)
-			hdr = UntaggedHeaderLen + AtomicResponseLen
+			hdr = UntaggedHeaderLen + atomicResponseLen
 			break
 		}
 		putTagged(u, ent.last, OpReadResponse, a.sinkSTag, a.sinkTO+uint64(ent.off))
@@ -131,11 +131,11 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 			msn := ent.after.rmsn - 1
 			putUntagged(u, true, OpAtomicRequest, 0, msn, 0)
 			putAtomicRequest(u[UntaggedHeaderLen:], uint32(msn), &t.read(ent.after.reads-1).atomic)
-			hdr = UntaggedHeaderLen + AtomicRequestLen
+			hdr = UntaggedHeaderLen + atomicRequestLen
 		case OpImmediate, OpImmediateSE:
 			putUntagged(u, true, m.op, 0, ent.after.msn-1, 0)
 			binary.BigEndian.PutUint64(u[UntaggedHeaderLen:], m.to)
-			hdr = UntaggedHeaderLen + ImmediateLen
+			hdr = UntaggedHeaderLen + immediateLen
 		default:
 			msn := ent.after.msn
 			if ent.last {
