@@ -279,7 +279,9 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 			return false, errCorrupt("a completion of QP %d with cookie %#x", e.QPN, e.Cookie)
 		}
 		if d := qp.direct; d != nil {
-			d.next++
+			if d.next++; !d.out.IsOpen() { // it may do nothing but receive
+				qp.askAgain()
+			}
 		}
 	} else {
 		if qp.sendCQ != q || !qp.sent(e.SQDone) {

@@ -24,8 +24,10 @@ const (
 	longestDirect = 8192
 	// mostDirect is how many QPs that have a direct path complete on a CQ.
 	mostDirect = 16
-	// mostPosts is how many posts there are between two that ask for a direct path, at most.
-	mostPosts = 1 << 16
+	// mostPosts is how many posts there are between two that ask for a direct path, at most, and
+	// againPosts before who had one asks for another.
+	mostPosts  = 1 << 16
+	againPosts = 16
 )
 
 // What goes by the ring has what is behind it go there, too, and a stream that never pauses would
@@ -108,7 +110,7 @@ func (c *Client) showNamespace(file string, kind uint32) error {
 func (q *queuePair) beginDirect() {
 	q.directMu.Lock()
 	defer q.directMu.Unlock()
-	q.directEvery = 1
+	q.directEvery.Store(1)
 	q.tryDirect()
 }
 
@@ -135,16 +137,27 @@ func (q *queuePair) tryDirect() {
 	if q.cfg.Type != rdma.RC || q.srq != nil || !q.d.c.saidWho() {
 		return
 	}
-	if errors.Is(q.askDirect(), syscall.EAGAIN) {
-		q.directEvery = min(2*q.directEvery, mostPosts)
-		q.directIn.Store(q.directEvery)
+	switch err := q.askDirect(); {
+	case errors.Is(err, syscall.EAGAIN):
+		q.directEvery.Store(min(2*q.directEvery.Load(), mostPosts))
+		q.directIn.Store(q.directEvery.Load())
+	case err == nil:
+		q.directEvery.Store(againPosts)
+	default:
+		q.directEvery.Store(mostPosts)
 	}
 }
+
+// askAgain is for when the direction that q had has been found closed: its peer may have left the
+// pair and come back, or nobody looks at what they send any more. Any lock may be held.
+func (q *queuePair) askAgain() { q.directIn.CompareAndSwap(0, q.directEvery.Load()) }
 
 // askDirect asks for the pair; EAGAIN: there is none now.
 func (q *queuePair) askDirect() error {
 	c := q.d.c
-	if !q.movesOn() {
+	if has, movesOn := q.movesOn(); has {
+		return nil
+	} else if !movesOn {
 		return syscall.EAGAIN
 	}
 	var rep rpc.DirectReply
@@ -271,14 +284,15 @@ func (d *directPath) release() {
 	d.mem.Release()
 }
 
-// movesOn reports whether q may have a pair: it has none, or all that came by that of the
-// connection before has been polled.
-func (q *queuePair) movesOn() bool {
+// movesOn reports whether q has a pair that is open, or else may have one: it has none, or all that
+// came by the one before has been polled.
+func (q *queuePair) movesOn() (has, ok bool) {
 	q.recvCQ.mu.Lock()
 	was := q.direct
+	has = was != nil && was.out.IsOpen()
 	over := was != nil && was.isOver()
 	q.recvCQ.mu.Unlock()
-	return over || was == nil && !q.sendCQ.manyDirect() && !q.recvCQ.manyDirect()
+	return has, over || was == nil && !q.sendCQ.manyDirect() && !q.recvCQ.manyDirect()
 }
 
 func (q *compQueue) manyDirect() bool {
@@ -293,7 +307,11 @@ func (d *directPath) outstanding() uint32 { return d.sentProd.Load() - d.sentCon
 
 // post does w, of so many octets, if that can be done here. The send queue's lock is held.
 func (d *directPath) post(w *abi.SendWQE, octets uint64, signaled bool) bool {
-	if !d.out.IsOpen() || !d.qp.m.SQ.Committed() {
+	if !d.out.IsOpen() {
+		d.qp.askAgain()
+		return false
+	}
+	if !d.qp.m.SQ.Committed() {
 		return false
 	}
 	switch rdma.Opcode(w.Op) {

@@ -36,11 +36,10 @@ type queuePair struct {
 	rq   receiver // of no use with an SRQ
 
 	direct *directPath // or nil
-	// directIn is after how many posts one asks for a direct path, 0: none. Who asks has directMu,
-	// which guards directEvery.
-	directIn    atomic.Uint32
-	directMu    sync.Mutex
-	directEvery uint32
+	// directIn is after how many posts one asks for a direct path, 0: none, and directEvery from that
+	// to the next. Who asks has directMu.
+	directIn, directEvery atomic.Uint32
+	directMu              sync.Mutex
 
 	connMu sync.Mutex
 	conn   *conn // the connection it has or had

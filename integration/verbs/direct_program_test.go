@@ -73,7 +73,7 @@ func randomProgram(seed uint64) (program []step) {
 		writes := r.IntN(9) // of ten requests
 		for range 10 + r.IntN(80) {
 			s := step{side: r.IntN(2)}
-			switch k := r.IntN(43); {
+			switch k := r.IntN(44); {
 			case k < 18:
 				s.do, s.op = "send", 's'
 				if r.IntN(10) < writes {
@@ -96,8 +96,10 @@ func randomProgram(seed uint64) (program []step) {
 				s.do, s.how = "watch", r.IntN(16)
 			case k < 42:
 				s.do, s.n, s.how = "renew", r.IntN(6), r.IntN(3)
-			default:
+			case k < 43:
 				s.do, s.n = "window", 1+r.IntN(2)
+			default:
+				s.do = "pause"
 			}
 			program = append(program, s)
 		}

@@ -392,6 +392,15 @@ func (s *stage) step(st step) error {
 		return s.look(st.how)
 	case "renew":
 		return s.renew(st.side, min(st.n, areaTarget+1), areaAccess[min(st.n, areaAnswers)], st.how)
+	case "pause":
+		if !s.roce { // iWARP has no such state
+			return nil
+		}
+		if err := s.quiet(); err != nil {
+			return err
+		}
+		_, err := e.ask("pause")
+		return err
 	case "window":
 		if err := s.quiet(); err != nil {
 			return err

@@ -18,8 +18,9 @@
 /* What goes so: longer messages are the daemon's. */
 #define LONGEST 8192
 
-/* Posts between two that ask for a direct path, at most. */
+/* Posts between two that ask for a direct path, at most; and before who had one asks again. */
 #define MOST_POSTS (1u << 16)
+#define AGAIN_POSTS 16
 
 /*
  * What goes by the ring has what is behind it go there, too, and a stream that never pauses would
@@ -188,6 +189,8 @@ static int attach(struct vrnic_qp *qp)
 	struct vrnic_direct *d, *was = qp->direct;
 	int err;
 
+	if (was && vrnic_pair_is_open(&was->out))
+		return 0;
 	if (was ? !is_over(was) : is_full(scq) || is_full(rcq))
 		return EAGAIN;
 	d = calloc(1, sizeof(*d));
@@ -239,6 +242,8 @@ void vrnic_direct_try(struct vrnic_qp *qp)
 	pthread_mutex_lock(&qp->sq.lock);
 	if (err == EAGAIN && qp->direct_every < MOST_POSTS)
 		qp->direct_every *= 2;
+	else if (err != EAGAIN)
+		qp->direct_every = err ? MOST_POSTS : AGAIN_POSTS;
 	atomic_store_explicit(&qp->direct_in, err == EAGAIN ? qp->direct_every : 0,
 			      memory_order_relaxed);
 	pthread_mutex_unlock(&qp->sq.lock);
@@ -541,7 +546,11 @@ bool vrnic_direct_post(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *rin
 {
 	struct vrnic_direct *d = qp->sq.direct;
 
-	if (!vrnic_pair_is_open(&d->out) || (unlikely(!d->covered) && w->signaled && is_full_of(d)))
+	if (unlikely(!vrnic_pair_is_open(&d->out))) {
+		vrnic_direct_shut(qp);
+		return false;
+	}
+	if (unlikely(!d->covered) && w->signaled && is_full_of(d))
 		return false;
 	switch (w->wr->opcode) {
 	case IBV_WR_SEND:

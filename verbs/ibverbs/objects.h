@@ -344,9 +344,11 @@ struct vrnic_qp {
 	struct vrnic_obj obj;
 	uint32_t bell;
 	struct vrnic_direct *direct; /* or NULL; changed with the locks of both CQs held */
-	/* posts until one asks for it, 0: none does, and from that to the next; changed with sq.lock */
-	atomic_uint direct_in;
-	unsigned int direct_every;
+	/*
+	 * posts until one asks for it, 0: none does, and from that to the next; changed with sq.lock, but
+	 * for direct_in that is 0
+	 */
+	atomic_uint direct_in, direct_every;
 	bool sig_all;
 	bool roce; /* of a RoCE device: it has the states of InfiniBand */
 	uint32_t refused_ops; /* that a card of others has not, a bit each */

@@ -253,8 +253,11 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 		wc->wr_id = rq->wrs[place].wr_id;
 		if (ok) /* else it is flushed */
 			vrnic_rq_release(rq, place);
-		if (ok && qp->direct)
+		if (ok && qp->direct) {
 			vrnic_direct_took(qp->direct);
+			if (!vrnic_pair_is_open(&qp->direct->out)) /* it may do nothing but receive */
+				vrnic_direct_shut(qp);
+		}
 	}
 	pthread_mutex_unlock(&rq->lock);
 	return ok;

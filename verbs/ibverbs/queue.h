@@ -177,6 +177,18 @@ void vrnic_direct_try(struct vrnic_qp *qp);
 /* The same for a connection that is new. */
 void vrnic_direct_begin(struct vrnic_qp *qp);
 
+/*
+ * The direction that qp had has been found closed: it asks again. Its peer may have left the pair
+ * and come back, or nobody looks at what they send any more. Any lock may be held.
+ */
+static inline void vrnic_direct_shut(struct vrnic_qp *qp)
+{
+	unsigned int none = 0;
+
+	if (!atomic_load_explicit(&qp->direct_in, memory_order_relaxed))
+		atomic_compare_exchange_strong(&qp->direct_in, &none, qp->direct_every);
+}
+
 /* With the send queue's lock held: whether a post is one that is followed by vrnic_direct_try. */
 bool vrnic_direct_due(struct vrnic_qp *qp);
 

@@ -20,6 +20,7 @@
  *                             address and key
  *   window TYPE ID            has the peer write to a window: such an answer
  *   revoke                    takes what the peer writes to back: the window, or the area
+ *   pause                     stops sending, and begins again: SQD, and RTS
  *   error, disconnect         end the connection
  *   over                      waits for its end, and flushes what is outstanding
  *   report                    answers with what has happened since the last time
@@ -407,6 +408,16 @@ static void to_error(void)
 	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
 }
 
+static void pause_sending(void)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_SQD };
+
+	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
+	a.qp_state = IBV_QPS_RTS;
+	CHECK_EQ(ibv_modify_qp(s->qp, &a, IBV_QP_STATE), 0);
+	answer("ok");
+}
+
 /* Disconnects when something has gone wrong here. */
 static void hang_up(void)
 {
@@ -594,6 +605,8 @@ static void obey(const char *line)
 		window(a[0], a[1]);
 	else if (!strcmp(word, "revoke"))
 		take_back();
+	else if (!strcmp(word, "pause"))
+		pause_sending();
 	else if (!strcmp(word, "error"))
 		to_error();
 	else if (!strcmp(word, "disconnect"))

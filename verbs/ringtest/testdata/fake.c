@@ -317,6 +317,7 @@ static void destroy(uint32_t num)
 static struct vrnic_map pair;
 static int pair_fd = -1;
 static uint32_t pair_second;
+static bool pair_has[2]; /* whose programs have it: they get it once */
 void (*fake_asked)(void);
 
 char *fake_pair(size_t len, uint32_t second)
@@ -327,7 +328,13 @@ char *fake_pair(size_t len, uint32_t second)
 	pair.mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, pair_fd, 0);
 	CHECK(pair.mem != MAP_FAILED);
 	pair_second = second;
+	pair_has[0] = pair_has[1] = false;
 	return pair.mem;
+}
+
+void fake_pair_left(int side)
+{
+	pair_has[side] = false;
 }
 
 void fake_pair_free(void)
@@ -391,11 +398,12 @@ int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m)
 
 static int get_pair(uint32_t qp, struct vrnic_direct_reply *rep, int *fd)
 {
-	if (pair_fd < 0)
+	if (pair_fd < 0 || pair_has[qp == pair_second])
 		return EAGAIN;
 	if (fake_asked)
 		fake_asked();
 	rep->second = qp == pair_second;
+	pair_has[rep->second] = true;
 	rep->covered = fake_covered;
 	*fd = -1;
 	return 0;

@@ -76,6 +76,7 @@ void fake_dereg(uint32_t lkey);
 
 /* Memory for a pair, for who asks: second is the number of the QP that is its second. */
 char *fake_pair(size_t len, uint32_t second);
+void fake_pair_left(int side); /* who has left it may have it again */
 void fake_pair_free(void);
 extern bool fake_covered; /* what it says of the CQs */
 

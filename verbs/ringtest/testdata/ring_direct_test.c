@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "ring_direct.h"
 
@@ -486,6 +485,48 @@ void test_direct_again(void)
 	direct_finish();
 }
 
+/*
+ * A peer leaves the pair, comes back and asks for another: who stayed finds its direction closed,
+ * by what it sends or by what it gets, and asks by itself.
+ */
+void test_direct_left(void)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+	struct end *a = &direct_ends[0], *b = &direct_ends[1], *from;
+	struct vrnic_direct *was;
+	uint32_t round, i;
+
+	direct_begin(1, 0);
+	direct_pair();
+	for (round = 0; round < 4; round++) {
+		from = round % 2 ? a : b;
+		was = b->qp->direct;
+		fake_pair_free();
+		new_pair();
+		vrnic_direct_free(a->qp);
+		vrnic_direct_try(a->qp);
+		CHECK(a->qp->direct && b->qp->direct == was);
+		for (i = 0; i < 100 && b->qp->direct == was; i++) {
+			direct_receive(from == a ? b : a);
+			CHECK_EQ(vrnic_post_send(&from->qp->qp, &wr, &bad), 0);
+			carry(from);
+			while (vrnic_poll_cq(&a->cq->cq, 1, &(struct ibv_wc){ 0 }) ||
+			       vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }))
+				;
+		}
+		CHECK(i > 1 && b->qp->direct != was);
+		direct_open(a, true);
+		direct_open(b, true);
+		direct_receive(b);
+		CHECK_EQ(vrnic_post_send(&a->qp->qp, &wr, &bad), 0);
+		CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
+		CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 1);
+		direct_open(a, false);
+		direct_open(b, false);
+	}
+	direct_finish();
+}
+
 /* The last message by a pair, which its sender was about to send when the connection ended. */
 static void send_last(void)
 {
@@ -706,65 +747,10 @@ void test_direct_layout(void)
 		direct_begin(i, 0);
 		mem = direct_pair();
 		vrnic_direct_free(direct_ends[1].qp);
+		fake_pair_left(1);
 		atomic_store(vrnic_word(mem, bad[i].off), bad[i].v);
 		vrnic_direct_try(direct_ends[1].qp);
 		CHECK(!direct_ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
 		direct_finish();
 	}
-}
-
-/* ---- benchmarks: the processor's time, which others that want it do not add to ---- */
-
-static double spent(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static void bench_empty(const char *name)
-{
-	double begin = spent();
-	int i, n = 10000000;
-	struct ibv_wc wc;
-
-	for (i = 0; i < n; i++)
-		vrnic_poll_cq(&direct_ends[0].cq->cq, 1, &wc);
-	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
-}
-
-/* A message with all that both ends do for it: two posts and two polls. */
-static void bench_message(const char *name, uint32_t len)
-{
-	struct end *a = &direct_ends[0], *b = &direct_ends[1];
-	struct ibv_sge sge = { (uintptr_t)a->out[0], len, a->out_key };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
-	uint64_t sends = direct_counted(a, VRNIC_DIR_MESSAGES);
-	int i, n = 2000000;
-	struct ibv_wc wc;
-	double begin;
-
-	begin = spent();
-	for (i = 0; i < n; i++) {
-		direct_receive(b);
-		if (vrnic_post_send(&a->qp->qp, &wr, &bad) || vrnic_poll_cq(&a->cq->cq, 1, &wc) != 1 ||
-		    vrnic_poll_cq(&b->cq->cq, 1, &wc) != 1)
-			break;
-	}
-	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
-	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES) - sends, (uint64_t)n);
-}
-
-void bench_direct(void)
-{
-	direct_begin(1, 0);
-	bench_empty("PollEmptyUndirect");
-	direct_pair();
-	direct_open(&direct_ends[0], true);
-	bench_empty("PollEmptyDirect");
-	bench_message("DirectSend64", 64);
-	bench_message("DirectSend4K", 4096);
-	direct_finish();
 }

@@ -1,5 +1,6 @@
 /* Writes, Reads and atomic operations of the direct path, to memory that a peer has lent. */
 #include <string.h>
+#include <time.h>
 
 #include "ring_direct.h"
 
@@ -242,4 +243,60 @@ void test_direct_uncovered(void)
 	CHECK_EQ(atomic_load(direct_word(e, VRNIC_DIR_ROOMS + VRNIC_ROOM_LENGTH)), VRNIC_NO_ROOM);
 	direct_finish();
 	fake_peer_free();
+}
+
+/* ---- benchmarks: the processor's time, which others that want it do not add to ---- */
+
+static double spent(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void bench_empty(const char *name)
+{
+	double begin = spent();
+	int i, n = 10000000;
+	struct ibv_wc wc;
+
+	for (i = 0; i < n; i++)
+		vrnic_poll_cq(&direct_ends[0].cq->cq, 1, &wc);
+	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
+}
+
+/* A message with all that both ends do for it: two posts and two polls. */
+static void bench_message(const char *name, uint32_t len)
+{
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
+	struct ibv_sge sge = { (uintptr_t)a->out[0], len, a->out_key };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	uint64_t sends = direct_counted(a, VRNIC_DIR_MESSAGES);
+	int i, n = 2000000;
+	struct ibv_wc wc;
+	double begin;
+
+	begin = spent();
+	for (i = 0; i < n; i++) {
+		direct_receive(b);
+		if (vrnic_post_send(&a->qp->qp, &wr, &bad) || vrnic_poll_cq(&a->cq->cq, 1, &wc) != 1 ||
+		    vrnic_poll_cq(&b->cq->cq, 1, &wc) != 1)
+			break;
+	}
+	printf("Benchmark%s %d %.2f ns/op\n", name, n, (spent() - begin) * 1e9 / n);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES) - sends, (uint64_t)n);
+}
+
+void bench_direct(void)
+{
+	direct_begin(1, 0);
+	bench_empty("PollEmptyUndirect");
+	direct_pair();
+	direct_open(&direct_ends[0], true);
+	bench_empty("PollEmptyDirect");
+	bench_message("DirectSend64", 64);
+	bench_message("DirectSend4K", 4096);
+	direct_finish();
 }

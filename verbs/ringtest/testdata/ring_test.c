@@ -1,7 +1,6 @@
 /*
  * The data path of libibverbs against a daemon in the same process (fake.c). `ring_test` runs all
- * tests, `ring_test NAME` one, `ring_test -list` names them, `ring_test -bench` measures. It prints
- * what fails, and exits with 1.
+ * tests, `ring_test NAME` one, `ring_test -list` names them, `ring_test -bench` measures.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -761,6 +760,7 @@ static const struct {
 	{ "direct_events", test_direct_events },
 	{ "direct_again", test_direct_again },
 	{ "direct_late", test_direct_late },
+	{ "direct_left", test_direct_left },
 	{ "direct_polling", test_direct_polling },
 	{ "direct_receiver", test_direct_receiver },
 	{ "direct_forked", test_direct_forked }, { "direct_unfinished", test_direct_unfinished },

@@ -422,6 +422,47 @@ func TestDirectAnotherPair(t *testing.T) {
 	}
 }
 
+// Where one end has left RTS for a while the other one asks by itself, by what it sends or by what
+// it gets, and both are direct again.
+func TestDirectAfterSQD(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+	send := func(from, to *daemontest.End) (direct bool) {
+		n := directCounts(t, d, "rocep0").DirectSends
+		to.Recv(0, 0, 64)
+		from.Send(0, 0, 64)
+		from.WantOK("a Send", 0, rdma.WCSend)
+		to.WantOK("a receive", 0, rdma.WCRecv)
+		return directCounts(t, d, "rocep0").DirectSends != n
+	}
+	until := func(from, to *daemontest.End, why string) {
+		t.Helper()
+		for tries := 0; !send(from, to); tries++ {
+			if tries == 500 {
+				t.Fatal(why)
+			}
+		}
+	}
+	until(a, b, "there is no direct path")
+	for i := range 6 {
+		for _, s := range []rdma.QPState{rdma.QPSQD, rdma.QPRTS} {
+			if err := a.QP.Modify(&rdma.QPAttr{State: s}, rdma.AttrState); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%2 == 0 {
+			until(a, b, "who does nothing but receive does not ask again")
+			continue
+		}
+		until(b, a, "who sends does not ask again")
+	}
+	if !send(a, b) || !send(b, a) {
+		t.Error("one of two Sends is not direct in the end")
+	}
+}
+
 // fire has a write to b, or add to a word there, until that is refused.
 func fire(a, b *daemontest.End, round int, begun *atomic.Bool) error {
 	a.Fill(0, 64<<10, 1)
