@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -277,9 +278,16 @@ func (d *Device) WatchCopies() (stop func()) {
 type StreamPair func(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error)
 
 // ToStreams has connections of iWARP within d, whose messages are copied, go on over those that
-// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0. It returns when they
-// do, or when ctx is over; those of a program whose memory does not come back may do so later.
+// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0; of all also those that
+// come about while Watch lasts, though they were asked for before. It returns when they do, or when
+// ctx is over; those of a program whose memory does not come back may do so later. One that cannot
+// does not keep the others from it.
 func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) error {
+	if qpn == 0 {
+		d.within.Store(&pair)
+	}
+	var errs []error
+	var waits []<-chan struct{}
 	for _, qp := range d.qpList() {
 		info, l := qp.peek.Load(), qp.seen.Load()
 		if info == nil || l == nil || qpn != 0 && qp.num != qpn {
@@ -290,7 +298,11 @@ func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) err
 		}
 		x, y, err := pair(ctx, info.local.Addr(), info.remote.Addr())
 		if err != nil {
-			return fmt.Errorf("device %s: QP %d and its peer: %w", d.cfg.Name, qp.num, err)
+			errs = append(errs, fmt.Errorf("device %s: QP %d and its peer: %w", d.cfg.Name, qp.num, err))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		done, moved := (*l).MoveTo(x, y)
 		settled := make(chan struct{})
@@ -305,15 +317,35 @@ func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) err
 			}
 		}
 		if !qp.ctx.spawn(settle) { // it is about to end
-			settle()
+			go settle()
 		}
+		waits = append(waits, settled)
+	}
+	for _, settled := range waits {
 		select {
 		case <-settled:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return errors.Join(append(errs, context.Cause(ctx))...)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// goOut has qp's connection, which has begun to copy, go where ToStreams has brought all of its
+// device.
+func (qp *QP) goOut() {
+	d := qp.dev
+	pair, l := d.within.Load(), qp.seen.Load()
+	if pair == nil || d.watched.Load() == 0 || l == nil || (*l).Near() == nil {
+		return
+	}
+	qp.ctx.spawn(func() {
+		ctx, cancel := context.WithTimeout(qp.ctx.life, d.cfg.Timeouts.Connect)
+		defer cancel()
+		if err := d.ToStreams(ctx, qp.num, *pair); err != nil {
+			d.log.Warn("a connection within a device stays in it", "device", d.cfg.Name, "err", err)
+		}
+	})
 }
 
 // Copying is how many queue pairs of d are connected within d and copy.
@@ -369,6 +401,8 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 	})
 	if err != nil {
 		c.link.Abort()
+	} else {
+		qp.goOut()
 	}
 	return err
 }

@@ -47,8 +47,9 @@ type Device struct {
 
 	roce *adapter // nil: a device of iWARP
 
-	watched     atomic.Int32 // by so many, see Watch
-	copiesShown atomic.Int32 // to so many, see WatchCopies
+	watched     atomic.Int32               // by so many, see Watch
+	copiesShown atomic.Int32               // to so many, see WatchCopies
+	within      atomic.Pointer[StreamPair] // of who has called ToStreams last, or nil
 }
 
 // New makes a device.

@@ -2,13 +2,17 @@ package vnic_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -466,5 +470,27 @@ func TestStagedOnDemand(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Of connections that are to go on over a network one that cannot keeps no other from it.
+func TestToStreamsOthers(t *testing.T) {
+	a, b := real(t, true)
+	for range 2 {
+		vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+	}
+	tries, within := 0, vnictest.NewNet().Within
+	err := a.Device().ToStreams(t.Context(), 0, func(ctx context.Context, p, q netip.Addr) (m,
+		n iwarp.Stream, err error) {
+		if tries++; tries <= 1 {
+			return nil, nil, syscall.ENOBUFS
+		}
+		return within(ctx, p, q)
+	})
+	if !errors.Is(err, syscall.ENOBUFS) {
+		t.Errorf("%v", err)
+	}
+	if n := a.Device().Copying(); n != 0 {
+		t.Errorf("%d queue pairs copy still", n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -328,6 +329,44 @@ func TestImpairOutside(t *testing.T) {
 		if i := impairments(t, d)["vrnic0 "+direction]; i.Outside != 2 || i.Packets != 0 {
 			t.Errorf("%s: %+v", direction, i)
 		}
+	}
+}
+
+// A connection that was asked for before its device is impaired, and comes about meanwhile, has the
+// device's network, too.
+func TestImpairPending(t *testing.T) {
+	d := daemontest.Start(t, devices(t, "vrnic0,addr=10.77.0.2/24"))
+	c, other := d.Dial(), d.Dial()
+	a := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 1<<18)
+	b := daemontest.NewEnd(t, daemontest.Open(t, other, "vrnic0"), 1<<18)
+	ctx := changeTime(t)
+	l, err := b.Dev.Listen(daemontest.Addr(t, b.Dev, false, 0), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		a.Conn, err = a.Dev.Connect(ctx, a.QP, l.Addr(), rdma.ConnParam{})
+		done <- err
+	}()
+	req, err := l.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustChange(t, d, shm.Set, "impair", "both 7 vrnic0\ndelay 10ms")
+	if b.Conn, err = req.Accept(ctx, b.QP, rdma.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	needtest.Eventually(t, "none that copies", func() bool {
+		return impairments(t, d)["vrnic0 out"].Outside == 0
+	})
+	if took := echo(t, a, b, 3, short); took < 3*10*time.Millisecond {
+		t.Errorf("three rounds with a delay of 10 ms took %v", took)
 	}
 }
 
