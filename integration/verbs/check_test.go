@@ -205,6 +205,7 @@ func TestCheckGuards(t *testing.T) {
 		"calls": {"early-read"}, "event": nil, "device_event": nil, "shared_queue": nil,
 		"threads": {"early-read"}, "inherited": {"early-read"},
 		"vectors": {"early-read"}, "asked": nil, "rejected": nil,
+		"refused": nil, "again": {"early-read"},
 	} {
 		for _, how := range []string{"--check-status=0", "--lend-heap"} {
 			t.Run(name+how, func(t *testing.T) {

@@ -192,17 +192,9 @@ static void check_data(const char *call, const struct rdma_conn_param *param, ui
 
 CHECK_EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
-	int err;
-
 	check_data("rdma_connect", param, CONNECT_DATA);
 	name_qp(id, param);
-	err = next_cm()->rdma_connect(id, param);
-	if (err) { /* an id without a channel has waited for the answer */
-		book_lock();
-		end_connection(id);
-		book_unlock();
-	}
-	return err;
+	return next_cm()->rdma_connect(id, param); /* it gets the events that it waits for by this */
 }
 
 CHECK_EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)

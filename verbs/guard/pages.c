@@ -9,7 +9,6 @@
 /* What a page is, beside how many parts of outstanding requests are on it. */
 #define HELD	(1u << 27) /* it is taken from the program */
 #define EVER	(1u << 28) /* it was once, so a fault may have been on its way since */
-#define TAKING	(1u << 29) /* HELD, and whether the kernel knows is open */
 #define USES	(GUARD_MAY - 1)
 
 /* Addresses of programs have up to 48 bits; 18 of a page's number are its place in a table. */
@@ -127,17 +126,18 @@ static void make_open(uintptr_t number)
 }
 
 /*
- * Gives a page back; true: it was taken. In this order: who finds it not HELD may go on. One that
- * is being taken meanwhile, by another thread, is opened by who comes last: see take.
+ * Gives a page back; true: it was taken. In this order: who finds it not HELD may go on. Another
+ * thread may have taken it since it was made open, or be about to: who comes last makes it open
+ * again, here or in take.
  */
 static bool give_back(uintptr_t number)
 {
 	page *p = look(number);
-	bool taking = atomic_load(p) & TAKING, held;
+	bool held;
 
 	make_open(number);
 	held = atomic_fetch_and(p, ~HELD) & HELD;
-	if (taking)
+	if (held)
 		make_open(number);
 	return held;
 }
@@ -185,16 +185,16 @@ static uintptr_t take(struct range r, uint32_t not)
 	if (end == r.first || runs >= MOST_RUNS || !segv_watch(fault))
 		return end - r.first;
 	for (i = r.first; i < end; i++)
-		atomic_fetch_or(look(i), HELD | EVER | TAKING);
+		atomic_fetch_or(look(i), HELD | EVER);
 	if (protect(r.first, end, PROT_NONE)) {
 		runs++;
 		for (i = r.first; i < end; i++)
-			if (!(atomic_fetch_and(look(i), ~TAKING) & HELD))
+			if (!(atomic_load(look(i)) & HELD))
 				make_open(i); /* another thread was faster */
 		return end - r.first;
 	}
 	for (i = r.first; i < end; i++)
-		atomic_fetch_and(look(i), ~(HELD | TAKING));
+		atomic_fetch_and(look(i), ~HELD);
 	return end - r.first;
 }
 

@@ -302,6 +302,41 @@ static void rejected(void)
 	vt_free(&p);
 }
 
+/* An id without a channel has waited for the answer. */
+static void refused(void)
+{
+	struct vt_opts o = { .access = IBV_ACCESS_LOCAL_WRITE };
+	struct rdma_conn_param param = { 0 };
+	struct sockaddr_storage src, dst;
+	uint16_t port;
+
+	vt_listen(&p);
+	port = rdma_get_src_port(p.listen);
+	CHECK_EQ(rdma_create_id(NULL, &p.a.id, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_resolve_addr(p.a.id, vt_addr(&vt_client, 0, &src),
+				   vt_addr(&vt_server, htons(ntohs(port) ^ 1), &dst), 2000), 0);
+	CHECK_EQ(rdma_resolve_route(p.a.id, 2000), 0);
+	vt_objects(&p.a, &o, false);
+	vt_qp(&p.a, &o);
+	vt_recv(&p.a, 2, 64, LEN);
+	CHECK(rdma_connect(p.a.id, &param) == -1 && errno == ECONNREFUSED);
+	seen = p.a.buf[20000];
+	vt_wc(p.a.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	CHECK(p.a.ch = rdma_create_event_channel());
+	vt_free(&p);
+}
+
+/* A call that fails by itself has nothing to do with what is posted. */
+static void again(void)
+{
+	struct rdma_conn_param param = { 0 };
+
+	begin();
+	CHECK(rdma_connect(p.b.id, &param) == -1 && errno == EINVAL);
+	seen = p.b.buf[20000];
+	end();
+}
+
 /* The program hears by an event that what it has posted is over, and reads before it polls. */
 static void event(void)
 {
@@ -400,7 +435,7 @@ static const struct vt_case cases[] = {
 	{ "another_life", another_life }, { "shared_buffer", shared_buffer }, { "calls", calls },
 	{ "event", event }, { "device_event", device_event }, { "shared_queue", shared_queue },
 	{ "threads", threads }, { "inherited", inherited }, { "vectors", vectors },
-	{ "asked", asked }, { "rejected", rejected },
+	{ "asked", asked }, { "rejected", rejected }, { "refused", refused }, { "again", again },
 	{ NULL, NULL },
 };
 
