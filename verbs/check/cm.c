@@ -219,7 +219,6 @@ static void got(struct rdma_cm_event *ev, const struct site *site)
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_DISCONNECTED:
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 		end_connection(ev->id);
 		break;
 	default:

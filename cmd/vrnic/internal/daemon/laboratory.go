@@ -196,6 +196,10 @@ func (d *Daemon) impair(verb uint32, value string) error {
 		if err != nil {
 			return err
 		}
+		// Connections that leave memory do not come back: for an order that is refused none does.
+		if err := d.impaired.Room(o.Target); err != nil {
+			return err
+		}
 		watched := d.leaveMemory(o.Target)
 		defer watched()
 		t, err := d.underName(o.Target)

@@ -95,11 +95,10 @@ func (s *Impairments) Begin(o *Order, t Target) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.find(t.Name)
-	if s.over || was < 0 && len(s.list) >= maxImpairments {
-		return fmt.Errorf("no more than %d impairments at once", maxImpairments)
+	if err := s.roomLocked(t.Name); err != nil {
+		return err
 	}
-	if was >= 0 {
+	if was := s.find(t.Name); was >= 0 {
 		s.list[was].end()
 		s.list = slices.Delete(s.list, was, was+1)
 	}
@@ -114,6 +113,22 @@ func (s *Impairments) Begin(o *Order, t Target) error {
 		return err
 	}
 	s.list = append(s.list, i)
+	return nil
+}
+
+// Room reports why there can be no impairment of that name, whatever it is.
+func (s *Impairments) Room(name string) error {
+	s.endOver()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roomLocked(name)
+}
+
+// +checklocks:s.mu
+func (s *Impairments) roomLocked(name string) error {
+	if s.over || len(s.list) >= maxImpairments && s.find(name) < 0 {
+		return fmt.Errorf("no more than %d impairments at once", maxImpairments)
+	}
 	return nil
 }
 
