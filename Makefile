@@ -72,7 +72,7 @@ race: verbs ## the tests under the race detector, in random order
 	@alone=$$(mktemp) skips=$$(mktemp) && chmod 666 $$skips || exit; \
 	export VRNIC_TEST_SKIPS=$$skips VRNIC_TEST_LIBS=$(CURDIR)/verbs/build; status=0; \
 	$(GO) list $(ALONE) >$$alone && $(GO) test -vet=off -shuffle=on $(ALONE) || status=1; \
-	$(GO) test -vet=off -race -shuffle=on -timeout 15m \
+	$(GO) test -vet=off -race -shuffle=on -timeout 30m \
 	$$($(GO) list ./... | grep -vxFf $$alone) || status=1; \
 	sort -u $$skips | sed 's/^/skipped: /'; rm -f $$skips $$alone; exit $$status
 
