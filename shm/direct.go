@@ -118,8 +118,8 @@ func (q *queuePair) beginDirect() {
 func (q *queuePair) endDirect() {
 	q.directMu.Lock()
 	defer q.directMu.Unlock()
-	q.directIn.Store(0)
 	q.leaveDirect()
+	q.directIn.Store(0) // behind it: who finds the direction closed has it ask
 }
 
 // tryDirectLater has every so many posts ask for a direct path: directIn, which is not 0, counts
@@ -225,6 +225,7 @@ func (q *queuePair) attachLocked(d *directPath) error {
 	if was != nil && !was.isOver() {
 		return syscall.EAGAIN
 	}
+	d.in.Want(q.recvCQ.ring.Wants()) // before anything can come
 	var err error
 	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
 		return err // the session is over

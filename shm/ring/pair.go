@@ -289,10 +289,18 @@ func (d *Direction) Count() {
 			n[i], d.told[i] = now-d.told[i], now
 		}
 	}
+	// The sender may be between the two words: what is seen without the other is told with the next.
+	for _, k := range [...][2]int{{countImms, countMessages}, {countUnsent, countWrites}} {
+		part, of := k[0], k[1]
+		if n[part] > n[of] {
+			d.told[part] -= n[part] - n[of]
+			n[part] = n[of]
+		}
+	}
 	if n != [numCounts]uint64{} {
 		t := Traffic{Messages: n[countMessages], Octets: n[countOctets], Solicited: n[countAsked],
-			Immediates: min(n[countImms], n[countMessages]), Writes: n[countWrites],
-			Unsent: min(n[countUnsent], n[countWrites]), Reads: n[countReads],
+			Immediates: n[countImms], Writes: n[countWrites],
+			Unsent: n[countUnsent], Reads: n[countReads],
 			ReadOctets: n[countReadOctets], Atomics: n[countAtomics]}
 		d.from.Sent(t)
 		d.to.Received(t)

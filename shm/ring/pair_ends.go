@@ -169,6 +169,28 @@ func (p *PairOut) HasRoom() bool {
 	return abi.Word(p.room(i), abi.RoomStamp).Load() == i+1
 }
 
+// takesNext reports whether the next receive seems to take a message here: else all that is done
+// before it is in vain.
+func (p *PairOut) takesNext(h *PairHead) bool {
+	i := p.used
+	if base := p.base.Load(); base != p.was {
+		i = base
+	}
+	return p.takesAt(i, h)
+}
+
+func (p *PairOut) takesAt(i uint32, h *PairHead) bool {
+	r := p.room(i)
+	if abi.Word(r, abi.RoomStamp).Load() != i+1 {
+		return false
+	}
+	if length := abi.Word(r, abi.RoomLength).Load(); length == abi.NoRoom || h.octets() > length {
+		return false
+	}
+	// Behind the room, before which the receiver has said it.
+	return h.immLen() == 0 || p.takes.Load()&abi.TakesImm != 0
+}
+
 // Begin has steps 2 to 4, for a message: where its octets go, or nil and it is the daemon's. After
 // the copy, and when the request is recorded as complete, End has steps 5 and 6; Cancel takes it
 // back instead.
@@ -209,18 +231,10 @@ func (p *PairOut) place(h *PairHead) []byte {
 	if base := p.base.Load(); base != p.was {
 		p.was, p.used = base, base
 	}
-	r := p.room(p.used)
-	if abi.Word(r, abi.RoomStamp).Load() != p.used+1 {
+	if !p.takesAt(p.used, h) {
 		return nil
 	}
 	n, imm := h.octets(), h.immLen()
-	if length := abi.Word(r, abi.RoomLength).Load(); length == abi.NoRoom || n > length {
-		return nil
-	}
-	// Behind the room, before which the receiver has said it.
-	if imm != 0 && p.takes.Load()&abi.TakesImm == 0 {
-		return nil
-	}
 	p.slabOff, p.slabEnd = abi.NoSlab, p.slabProd
 	var to []byte
 	switch {

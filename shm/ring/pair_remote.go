@@ -168,6 +168,9 @@ func (r *PairRemote) enter(w *PairWant) (at place, ok bool) {
 // false leaves it to the daemon, all of it. segs change. told, if it is not nil, is a message that
 // tells of it: then it has its place, as behind PairOut.Begin, and PairOut.End is to follow.
 func (r *PairRemote) Write(w *PairWant, segs [][]byte, told *PairHead) bool {
+	if told != nil && !r.out.takesNext(told) { // before all of it is copied for nothing
+		return false
+	}
 	long := w.Length >= longRemote
 	for done := uint64(0); ; {
 		at, ok := r.enter(w)

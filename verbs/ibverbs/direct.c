@@ -211,6 +211,10 @@ static int attach(struct vrnic_qp *qp)
 	}
 	if (was)
 		detach(was);
+	/* Before anything can come by it, or be done: peers, and who posts, know what is armed by then. */
+	add(rcq, d);
+	if (scq != rcq)
+		add(scq, d);
 	pthread_mutex_lock(&qp->sq.lock);
 	d->ring = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 	while (d->ring != qp->sq.done && !qp->sq.sent[(d->ring - 1) & qp->sq.mask].signaled)
@@ -222,9 +226,6 @@ static int attach(struct vrnic_qp *qp)
 	VRNIC_MARK(PAIR);
 	qp->direct = d;
 	d->next = vrnic_rq_join(&qp->rq, &d->in, qp->qp.pd);
-	add(rcq, d);
-	if (scq != rcq)
-		add(scq, d);
 	return 0;
 }
 
@@ -677,6 +678,8 @@ static bool copy_out(struct vrnic_qp *qp, uint32_t place, const struct vrnic_pai
 	struct iovec iov[VRNIC_MAX_SGE];
 	const char *from = m->from;
 
+	if (!left) /* nobody looks at where they would go, as with the daemon */
+		return true;
 	if (!vrnic_sges_local(qp->qp.pd, sge, nsge, true, iov)) {
 		wc->status = IBV_WC_LOC_PROT_ERR;
 		return true;
@@ -719,11 +722,12 @@ static bool receive(struct vrnic_direct *d, struct ibv_wc *wc)
 		}
 		if (m.head.flags & VRNIC_SLOT_WRITE)
 			wc->opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-		vrnic_pair_taken(&d->in, &m); /* before the receive can be posted again */
+		/* before the receive can be posted again */
+		vrnic_pair_taken(&d->in, &m);
 		vrnic_rq_release(rq, place);
 	}
-	pthread_mutex_unlock(&rq->lock);
 	vrnic_direct_took(d);
+	pthread_mutex_unlock(&rq->lock);
 	if (!ok || unlikely(wc->status))
 		vrnic_direct_spoil(d);
 	return ok;

@@ -444,15 +444,26 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 	return got;
 }
 
+/*
+ * Whoever polls with the lock counts a receive before it can be posted, and its slot stamped, once
+ * more: so where next is still the same behind the look, the slot was that one's.
+ */
+static bool none_came(const struct vrnic_direct *d)
+{
+	uint32_t next = atomic_load_explicit(&d->next, memory_order_relaxed);
+
+	return !vrnic_pair_stamped(&d->in, next) &&
+	       atomic_load_explicit(&d->next, memory_order_relaxed) == next &&
+	       !atomic_load_explicit(&d->bad, memory_order_relaxed);
+}
+
 static bool has_none(const struct vrnic_cq *cq, const struct vrnic_direct *d)
 {
 	if (d->qp->qp.send_cq == &cq->cq &&
 	    atomic_load_explicit(&d->sent_prod, memory_order_acquire) !=
 		    atomic_load_explicit(&d->sent_cons, memory_order_relaxed))
 		return false;
-	return d->qp->qp.recv_cq != &cq->cq ||
-	       (!vrnic_pair_stamped(&d->in, atomic_load_explicit(&d->next, memory_order_relaxed)) &&
-		!atomic_load_explicit(&d->bad, memory_order_relaxed));
+	return d->qp->qp.recv_cq != &cq->cq || none_came(d);
 }
 
 /*

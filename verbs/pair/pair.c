@@ -157,10 +157,29 @@ static uint32_t imm_len(const struct vrnic_pair_head *h)
 	return h->flags & VRNIC_SLOT_IMM ? VRNIC_IMM_LEN : 0;
 }
 
+/* Whether the receive of a room, whose stamp is there, takes a message here. */
+static bool takes(const struct vrnic_pair_out *out, char *room, const struct vrnic_pair_head *h)
+{
+	uint32_t length = atomic_load_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH), memory_order_relaxed);
+
+	/* TAKES behind the room, before which the receiver has said it */
+	return length != VRNIC_NO_ROOM && octets_of(h) <= length &&
+	       (!imm_len(h) || load_acquire(out->takes) & VRNIC_TAKES_IMM);
+}
+
+bool vrnic_pair_takes(const struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
+{
+	uint32_t base = load_acquire(out->base);
+	uint32_t i = base != out->was ? base : out->used;
+	char *room = room_at(out->rooms, i, out->mask);
+
+	return load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) == i + 1 && takes(out, room, h);
+}
+
 /* Steps 3 and 4. */
 char *vrnic_pair_place(struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 {
-	uint32_t base, length, i, n = octets_of(h), imm = imm_len(h);
+	uint32_t base, i, n = octets_of(h), imm = imm_len(h);
 	char *room, *to;
 
 	if (!load_acquire(out->open))
@@ -171,13 +190,7 @@ char *vrnic_pair_place(struct vrnic_pair_out *out, const struct vrnic_pair_head 
 		out->was = out->used = base;
 	i = out->used;
 	room = room_at(out->rooms, i, out->mask);
-	if (load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) != i + 1)
-		return NULL;
-	length = atomic_load_explicit(vrnic_word(room, VRNIC_ROOM_LENGTH), memory_order_relaxed);
-	if (length == VRNIC_NO_ROOM || n > length)
-		return NULL;
-	/* Behind the room, before which the receiver has said it. */
-	if (imm && !(load_acquire(out->takes) & VRNIC_TAKES_IMM))
+	if (load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) != i + 1 || !takes(out, room, h))
 		return NULL;
 	VRNIC_MARK(ROOM);
 	out->slab_off = VRNIC_NO_SLAB;

@@ -74,6 +74,9 @@ static inline bool vrnic_pair_is_open(const struct vrnic_pair_out *out)
 
 bool vrnic_pair_has_room(const struct vrnic_pair_out *out);
 
+/* The same of one that takes this message: else all that is done before it is in vain. */
+bool vrnic_pair_takes(const struct vrnic_pair_out *out, const struct vrnic_pair_head *h);
+
 /*
  * Steps 2 and 3, for what takes no receive: false, and the direction is the daemon's. Until
  * vrnic_pair_leave, step 6, what a key gives stays there.

@@ -269,8 +269,11 @@ static bool place(struct vrnic_remote *r, const struct vrnic_want *w, const stru
 {
 	struct cursor c = { .iov = iov };
 	uint32_t done;
-	char *far = enter_last(r, w, &c, &done, true);
+	char *far;
 
+	if (told && !vrnic_pair_takes(r->out, told)) /* before all of it is copied for nothing */
+		return false;
+	far = enter_last(r, w, &c, &done, true);
 	if (!far)
 		return false;
 	if (told && !vrnic_pair_place(r->out, told)) {

@@ -85,6 +85,7 @@ void fake_peer(size_t keys_len, size_t len, char **keys, char **mem);
 void fake_peer_free(void);
 /* What happens while a program asks for it, or NULL. */
 extern void (*fake_asked)(void);
+extern void (*fake_looked)(void); /* each time that SGEs are looked at */
 
 struct fake_q *fake_of(uint32_t num); /* the daemon's queue of a QP number or an SRQ handle */
 void fake_state(struct fake_q *q, uint32_t state);

@@ -527,6 +527,44 @@ void test_direct_left(void)
 	direct_finish();
 }
 
+static uint32_t shown;
+
+/* The first receive has been shown to the sender, who has waited for it. */
+static void send_at_once(void)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+
+	if (shown++ == 1)
+		CHECK_EQ(vrnic_post_send(&direct_ends[0].qp->qp, &wr, &bad), 0);
+}
+
+/*
+ * A thread waits for an event of a CQ that it has armed, while another one asks for a pair: what the
+ * peer, who has it already, sends at once raises that event.
+ */
+void test_direct_armed(void)
+{
+	struct end *a = &direct_ends[0], *b = &direct_ends[1];
+
+	direct_begin(1, 0);
+	direct_receive(b);
+	direct_receive(b);
+	new_pair();
+	vrnic_direct_try(a->qp);
+	direct_open(a, true);
+	vrnic_req_notify_cq(&b->cq->cq, 0);
+	CHECK_EQ(vrnic_poll_cq(&b->cq->cq, 1, &(struct ibv_wc){ 0 }), 0);
+	shown = 0;
+	fake_looked = send_at_once;
+	vrnic_direct_try(b->qp);
+	fake_looked = NULL;
+	CHECK(b->qp->direct);
+	CHECK_EQ(direct_counted(a, VRNIC_DIR_MESSAGES), 1);
+	CHECK_EQ(atomic_load(direct_word(a, VRNIC_DIR_NOTIFY)), 1);
+	CHECK(fake_rang(a->q));
+	direct_finish();
+}
+
 /* The last message by a pair, which its sender was about to send when the connection ended. */
 static void send_last(void)
 {

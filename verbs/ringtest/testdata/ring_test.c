@@ -761,6 +761,7 @@ static const struct {
 	{ "direct_again", test_direct_again },
 	{ "direct_late", test_direct_late },
 	{ "direct_left", test_direct_left },
+	{ "direct_armed", test_direct_armed },
 	{ "direct_polling", test_direct_polling },
 	{ "direct_receiver", test_direct_receiver },
 	{ "direct_forked", test_direct_forked }, { "direct_unfinished", test_direct_unfinished },

@@ -69,6 +69,7 @@ void test_direct_events(void);
 void test_direct_again(void);
 void test_direct_late(void);
 void test_direct_left(void);
+void test_direct_armed(void);
 void test_direct_polling(void);
 void test_direct_receiver(void);
 void test_direct_forked(void);

@@ -463,6 +463,76 @@ func TestDirectAfterSQD(t *testing.T) {
 	}
 }
 
+// One end leaves RTS twice before the other one has asked again: both are direct again.
+func TestDirectLeftTwice(t *testing.T) {
+	d := daemontest.Start(t, withDirect(true))
+	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
+	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+	send := func(from, to *daemontest.End) {
+		to.Recv(0, 0, 64)
+		from.Send(0, 0, 64)
+		from.WantOK("a Send", 0, rdma.WCSend)
+		to.WantOK("a receive", 0, rdma.WCRecv)
+	}
+	for _, times := range []int{0, 1, 2} {
+		for range times {
+			for _, s := range []rdma.QPState{rdma.QPSQD, rdma.QPRTS} {
+				if err := a.QP.Modify(&rdma.QPAttr{State: s}, rdma.AttrState); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 3000 {
+			send(a, b)
+			send(b, a)
+		}
+		n := directCounts(t, d, "rocep0").DirectSends
+		send(a, b)
+		send(b, a)
+		if got := directCounts(t, d, "rocep0").DirectSends - n; got != 2 {
+			t.Errorf("after %d: %d of 2 Sends are direct", times, got)
+		}
+	}
+}
+
+// The memory of a receive is there no more, but nothing is to be put into it: it completes.
+func TestDirectNoOctets(t *testing.T) {
+	for _, dev := range []string{"vrnic0", "rocep0"} {
+		for _, op := range []rdma.Opcode{rdma.OpSend, rdma.OpSendImm, rdma.OpWriteImm} {
+			for _, direct := range []bool{false, true} {
+				d := daemontest.Start(t, withDirect(direct))
+				a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), dev), 4096)
+				b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), dev), 4096)
+				daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+				for range 100 {
+					b.Recv(0, 0, 64)
+					a.Send(0, 0, 64)
+					a.WantOK("a Send", 0, rdma.WCSend)
+					b.WantOK("a receive", 0, rdma.WCRecv)
+				}
+				m, err := b.PD.RegisterMemory(b.Buf.Bytes(), rdma.LocalWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sge := b.SGE(0, 64)
+				sge.LKey = m.LKey()
+				if err := b.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{sge}}); err != nil {
+					t.Fatal(err)
+				}
+				if err := m.Close(); err != nil {
+					t.Fatal(err)
+				}
+				a.Post(&rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled})
+				if wa, wb := a.WC("a Send"), b.WC("a receive"); wa.Status != rdma.WCSuccess ||
+					wb.Status != rdma.WCSuccess {
+					t.Errorf("%s, %v, direct %v: %v and %v", dev, op, direct, wa.Status, wb.Status)
+				}
+			}
+		}
+	}
+}
+
 // fire has a write to b, or add to a word there, until that is refused.
 func fire(a, b *daemontest.End, round int, begun *atomic.Bool) error {
 	a.Fill(0, 64<<10, 1)
