@@ -278,10 +278,10 @@ func (d *Device) WatchCopies() (stop func()) {
 type StreamPair func(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error)
 
 // ToStreams has connections of iWARP within d, whose messages are copied, go on over those that
-// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0; of all also those that
-// come about while Watch lasts, though they were asked for before. It returns when they do, or when
-// ctx is over; those of a program whose memory does not come back may do so later. One that cannot
-// does not keep the others from it.
+// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0; of all also those
+// that come about while Watch lasts, though they were asked for before. It returns when they do, or
+// when ctx is over; those of a program whose memory does not come back may do so later. One that
+// cannot does not keep the others from it.
 func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) error {
 	if qpn == 0 {
 		d.within.Store(&pair)

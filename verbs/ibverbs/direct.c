@@ -340,17 +340,6 @@ static bool may_soon(struct vrnic_direct *d, bool room)
 	return likely(may(d, room)) || await(d, room);
 }
 
-static void gather(char *to, const struct iovec *iov, int n)
-{
-	int i;
-
-	for (i = 0; i < n; i++) {
-		if (iov[i].iov_len)
-			memcpy(to, iov[i].iov_base, iov[i].iov_len);
-		to += iov[i].iov_len;
-	}
-}
-
 /* Where the octets of w are: false leaves it to the daemon. */
 static bool octets(struct vrnic_qp *qp, struct vrnic_direct_wr *w)
 {
@@ -449,7 +438,7 @@ static bool send(struct vrnic_qp *qp, struct vrnic_direct_wr *w, bool *ring)
 	to = vrnic_pair_begin(&d->out, &h);
 	if (!to)
 		return false;
-	gather(to, w->iov, w->n);
+	vrnic_gather(to, w->iov, w->n);
 	VRNIC_MARK(COPIED);
 	end(d, w, &h, ring);
 	return true;

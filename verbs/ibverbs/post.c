@@ -162,17 +162,6 @@ static int check(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t *to
 	return 0;
 }
 
-static void gather(char *to, const struct iovec *iov, int n)
-{
-	int i;
-
-	for (i = 0; i < n; i++) {
-		if (iov[i].iov_len)
-			memcpy(to, iov[i].iov_base, iov[i].iov_len);
-		to += iov[i].iov_len;
-	}
-}
-
 /*
  * Copies a message into the slab, in one piece, and says where; false if there is no room for it
  * now.
@@ -195,7 +184,7 @@ static bool slab_put(struct vrnic_qp *qp, const struct iovec *iov, int n, uint32
 	if (begin - sq->slab_prod + used + total > size)
 		return false;
 	*off = begin & (size - 1);
-	gather(sq->slab + *off, iov, n);
+	vrnic_gather(sq->slab + *off, iov, n);
 	sq->slab_prod = begin + total;
 	return true;
 }
@@ -220,14 +209,14 @@ static void put_data(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct
 			iov[i].iov_base = (void *)(uintptr_t)wr->sg_list[i].addr;
 			iov[i].iov_len = wr->sg_list[i].length;
 		}
-		gather(data, iov, n);
+		vrnic_gather(data, iov, n);
 		w->flags |= VRNIC_SQ_INLINE;
 		return;
 	}
 	if ((ops[wr->opcode].is & OP_DATA) && total && total <= SLAB_MAX &&
 	    vrnic_sges_local(qp->qp.pd, wr->sg_list, n, false, iov)) {
 		if (total <= qp->sq.max_inline) {
-			gather(data, iov, n);
+			vrnic_gather(data, iov, n);
 			w->flags |= VRNIC_SQ_INLINE;
 			return;
 		}

@@ -5,6 +5,9 @@
 #ifndef VRNIC_QUEUE_H
 #define VRNIC_QUEUE_H
 
+#include <string.h>
+#include <sys/uio.h>
+
 #include "objects.h"
 #include "pair/pair.h"
 #include "pair/remote.h"
@@ -19,6 +22,18 @@ struct vrnic_layout {
 	uint32_t rx_slab_off, rx_slab_size;
 	uint32_t max_inline;
 };
+
+/* Copies the octets of n pieces, one behind the other, to where there is room for all. */
+static inline void vrnic_gather(char *to, const struct iovec *iov, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++) {
+		if (iov[i].iov_len)
+			memcpy(to, iov[i].iov_base, iov[i].iov_len);
+		to += iov[i].iov_len;
+	}
+}
 
 /* Reads it, once, and checks it: false if it cannot be. */
 bool vrnic_read_layout(const struct vrnic_map *m, uint32_t magic, struct vrnic_layout *l);
