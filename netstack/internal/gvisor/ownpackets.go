@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
@@ -30,6 +29,8 @@ type tcpProtocol interface {
 	SegmentQueue
 }
 
+const portsLen = 4 // of the two at the beginning of a segment
+
 type ownTCP struct {
 	tcpProtocol
 	own func(*stack.PacketBuffer) bool
@@ -40,9 +41,10 @@ func (p *ownTCP) Parse(pkt *stack.PacketBuffer) bool {
 	return !p.own(pkt) && p.tcpProtocol.Parse(pkt)
 }
 
-// ParsePorts implements stack.TransportProtocol.
+// ParsePorts implements stack.TransportProtocol. Of a segment that an ICMP error is about there are
+// eight octets, of one that is taken there is one: see TakeOwn.
 func (p *ownTCP) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
-	if len(b) < header.TCPMinimumSize {
+	if len(b) < portsLen {
 		return 0, 0, &tcpip.ErrMalformedHeader{}
 	}
 	return p.tcpProtocol.ParsePorts(b)
