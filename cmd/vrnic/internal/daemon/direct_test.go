@@ -463,39 +463,6 @@ func TestDirectAfterSQD(t *testing.T) {
 	}
 }
 
-// One end leaves RTS twice before the other one has asked again: both are direct again.
-func TestDirectLeftTwice(t *testing.T) {
-	d := daemontest.Start(t, withDirect(true))
-	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
-	b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "rocep0"), 4096)
-	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
-	send := func(from, to *daemontest.End) {
-		to.Recv(0, 0, 64)
-		from.Send(0, 0, 64)
-		from.WantOK("a Send", 0, rdma.WCSend)
-		to.WantOK("a receive", 0, rdma.WCRecv)
-	}
-	for _, times := range []int{0, 1, 2} {
-		for range times {
-			for _, s := range []rdma.QPState{rdma.QPSQD, rdma.QPRTS} {
-				if err := a.QP.Modify(&rdma.QPAttr{State: s}, rdma.AttrState); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for range 3000 {
-			send(a, b)
-			send(b, a)
-		}
-		n := directCounts(t, d, "rocep0").DirectSends
-		send(a, b)
-		send(b, a)
-		if got := directCounts(t, d, "rocep0").DirectSends - n; got != 2 {
-			t.Errorf("after %d: %d of 2 Sends are direct", times, got)
-		}
-	}
-}
-
 // The memory of a receive is there no more, but nothing is to be put into it: it completes.
 func TestDirectNoOctets(t *testing.T) {
 	for _, dev := range []string{"vrnic0", "rocep0"} {

@@ -76,10 +76,6 @@ type End struct {
 	// before is the pair of the connection before, or nil: the program may not have polled all that
 	// came by it. dir.mu guards it.
 	before *pair
-	// inVain is how many times the program has asked since pair, which it never had, is over: what it
-	// says by the second one, that all of before is polled, it has looked at behind the answer to the
-	// first. dir.mu guards it.
-	inVain int
 	count  counts
 }
 
@@ -191,7 +187,7 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 		e.Count()
 	}
 	e.pair.Store(p)
-	e.before, e.inVain = was, 0
+	e.before = was
 	if gone == nil {
 		return
 	}
@@ -209,7 +205,7 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 // asks for one, and takes it, when it has polled all that came by the one that it had.
 func (e *End) mayMoveOn() bool {
 	p, was := e.pair.Load(), e.before
-	return was == nil || p.has[p.side(e)] || !was.has[was.side(e)] || e.inVain > 1
+	return was == nil || p.has[p.side(e)] || !was.has[was.side(e)]
 }
 
 // isSettled ends e's pair, if it has one, and reports whether the daemon knows which receives have
@@ -264,9 +260,6 @@ func (e *End) Pair(alloc func(size int) (*osmem.Region, int, func(), error)) (
 	}
 	p := e.pair.Load()
 	if p == nil || p.over.Load() || p.ends[1-p.side(e)] != peer {
-		if p != nil && !p.has[p.side(e)] {
-			e.inVain++
-		}
 		if !e.mayMoveOn() || !peer.mayMoveOn() || !e.isSettled() || !peer.isSettled() {
 			return -1, false, false, syscall.EAGAIN
 		}
