@@ -160,24 +160,23 @@ func (p *PairOut) IsOpen() bool { return p.open.Load() != 0 }
 
 func (p *PairOut) room(i uint32) []byte { return p.rooms[(i&p.mask)*abi.RoomLen:][:abi.RoomLen] }
 
+// next is which receive the next message seems to be for.
+func (p *PairOut) next() uint32 {
+	if base := p.base.Load(); base != p.was {
+		return base
+	}
+	return p.used
+}
+
 // HasRoom reports whether a receive seems to be posted.
 func (p *PairOut) HasRoom() bool {
-	i := p.used
-	if base := p.base.Load(); base != p.was {
-		i = base
-	}
+	i := p.next()
 	return abi.Word(p.room(i), abi.RoomStamp).Load() == i+1
 }
 
 // takesNext reports whether the next receive seems to take a message here: else all that is done
 // before it is in vain.
-func (p *PairOut) takesNext(h *PairHead) bool {
-	i := p.used
-	if base := p.base.Load(); base != p.was {
-		i = base
-	}
-	return p.takesAt(i, h)
-}
+func (p *PairOut) takesNext(h *PairHead) bool { return p.takesAt(p.next(), h) }
 
 func (p *PairOut) takesAt(i uint32, h *PairHead) bool {
 	r := p.room(i)

@@ -113,10 +113,17 @@ bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
 	return true;
 }
 
-bool vrnic_pair_has_room(const struct vrnic_pair_out *out)
+/* Which receive the next message seems to be for. */
+static uint32_t next_of(const struct vrnic_pair_out *out)
 {
 	uint32_t base = load_acquire(out->base);
-	uint32_t i = base != out->was ? base : out->used;
+
+	return base != out->was ? base : out->used;
+}
+
+bool vrnic_pair_has_room(const struct vrnic_pair_out *out)
+{
+	uint32_t i = next_of(out);
 
 	return load_acquire(vrnic_word(room_at(out->rooms, i, out->mask), VRNIC_ROOM_STAMP)) == i + 1;
 }
@@ -169,8 +176,7 @@ static bool takes(const struct vrnic_pair_out *out, char *room, const struct vrn
 
 bool vrnic_pair_takes(const struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 {
-	uint32_t base = load_acquire(out->base);
-	uint32_t i = base != out->was ? base : out->used;
+	uint32_t i = next_of(out);
 	char *room = room_at(out->rooms, i, out->mask);
 
 	return load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) == i + 1 && takes(out, room, h);
