@@ -153,11 +153,19 @@ func (p *IP) input(f *frame.Frame) {
 	f.Release()
 }
 
-// Close takes the port off its switch. A Read that waits ends.
+// Close takes the port off its switch. A Read that waits ends, and what nobody has read is lost.
 func (p *IP) Close() error {
 	p.close.Do(func() {
-		p.at.Detach()
+		p.at.Detach() // Transmit is not called after it
 		close(p.closed)
+		for {
+			select {
+			case f := <-p.out:
+				f.Release()
+			default:
+				return
+			}
+		}
 	})
 	return nil
 }

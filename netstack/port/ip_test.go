@@ -161,7 +161,8 @@ func TestIPAnswers(t *testing.T) {
 	}
 }
 
-// What nobody reads is dropped at some point, and Close ends who reads.
+// What nobody reads is dropped at some point, Close ends who reads, and what waits then is given
+// back: TestMain looks for what is not.
 func TestIPQueue(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	p, err := port.AttachIP(sw, port.IPConfig{Name: "ip"})
@@ -197,6 +198,16 @@ func TestIPQueue(t *testing.T) {
 	if err := <-ended; !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
+
+	if p, err = port.AttachIP(sw, port.IPConfig{Name: "ip"}); err != nil {
+		t.Fatal(err)
+	}
+	f := frame.New(packet, frame.Offload{})
+	if !p.Transmit(f, nil) {
+		t.Error("the first packet is not taken")
+	}
+	f.Release()
+	p.Close()
 }
 
 // A frameSink keeps the last frame.
