@@ -158,7 +158,7 @@ func (top *topology) runMistake(t *testing.T, name string) []finding {
 		fmt.Fprintln(say, "go on")
 	case name == "unacked_wrong":
 		p.WaitOutput("vrnic check: 1.", 1)
-		p.Signal(syscall.SIGINT)
+		p.Signal(syscall.SIGTERM)
 	}
 	want := 0
 	if strings.HasSuffix(name, "_wrong") {
