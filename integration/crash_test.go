@@ -32,12 +32,8 @@ func (d *daemon) atRest() proctest.Holding {
 func (d *daemon) settle(want proctest.Holding) {
 	d.T.Helper()
 	var got proctest.Holding
-	begin := time.Now()
-	for got = d.holding(); got != want; got = d.holding() {
-		if time.Since(begin) > patience {
-			d.T.Fatalf("the daemon holds %+v, held %+v before", got, want)
-		}
-		time.Sleep(20 * time.Millisecond) // before it looks again
+	if !needtest.Within(patience, func() bool { got = d.holding(); return got == want }) {
+		d.T.Fatalf("the daemon holds %+v, held %+v before", got, want)
 	}
 }
 

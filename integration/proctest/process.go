@@ -214,18 +214,12 @@ func (p *Process) stacks() string {
 	return s.String()
 }
 
-// Eventually waits until ok, which is asked again and again, and fails with what otherwise. It
-// returns how long that took.
-func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
+// Eventually waits until ok, which is asked again and again, and fails with what otherwise.
+func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
-	begin := time.Now()
-	for !ok() {
-		if time.Since(begin) > limit {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(5 * time.Millisecond) // before it looks again
+	if !needtest.Within(limit, ok) {
+		t.Fatalf("not within %v: %s", limit, what)
 	}
-	return time.Since(begin)
 }
 
 // NewNS makes an empty network namespace of the test's own, or skips the test.

@@ -207,18 +207,14 @@ func (d *daemon) settle() {
 	d.T.Helper()
 	const own = 4
 	var got proctest.Holding
-	begin := time.Now()
-	for {
+	if !needtest.Within(patience, func() bool {
 		got = d.holding()
 		more := got.FDs - d.before.FDs
-		if got.FDs = d.before.FDs; got == d.before && more <= own {
-			return
-		}
-		if time.Since(begin) > patience {
-			d.T.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more,
-				d.before)
-		}
-		time.Sleep(10 * time.Millisecond) // before it looks again
+		same := got
+		same.FDs = d.before.FDs
+		return same == d.before && more <= own
+	}) {
+		d.T.Fatalf("the daemon holds %+v, held %+v in the beginning", got, d.before)
 	}
 }
 

@@ -303,15 +303,12 @@ func (d *daemon) wantUse(t *testing.T, was soakUse) {
 	t.Helper()
 	const more = 64 << 10 // KiB
 	var now soakUse
-	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) { // before it looks again
+	if !needtest.Within(patience, func() bool {
 		now = d.use(t)
-		if now.FDs <= was.FDs+4 && now.Goroutines <= was.Goroutines+8 &&
-			now.Resident < was.Resident+more {
-			t.Logf("the daemon uses %+v, was %+v", now, was)
-			return
-		}
-		if time.Since(begin) > patience {
-			t.Fatalf("the daemon uses %+v, was %+v", now, was)
-		}
+		return now.FDs <= was.FDs+4 && now.Goroutines <= was.Goroutines+8 &&
+			now.Resident < was.Resident+more
+	}) {
+		t.Fatalf("the daemon uses %+v, was %+v", now, was)
 	}
+	t.Logf("the daemon uses %+v, was %+v", now, was)
 }

@@ -8,11 +8,14 @@ import (
 // patience is how long what happens by itself may take, on a machine with more to do.
 const patience = time.Minute
 
-// Becomes reports whether ok becomes true, which is asked again and again until patience ends.
-func Becomes(ok func() bool) bool {
+// Becomes reports whether ok becomes true before patience ends.
+func Becomes(ok func() bool) bool { return Within(patience, ok) }
+
+// Within reports whether ok becomes true, which is asked again and again for at most limit.
+func Within(limit time.Duration, ok func() bool) bool {
 	for begin := time.Now(); !ok(); {
 		took := time.Since(begin)
-		if took > patience {
+		if took > limit {
 			return false
 		}
 		time.Sleep(min(max(took/8, time.Millisecond), 10*time.Millisecond)) // before it looks again

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/internal/proctest"
 	"github.com/vrnic/vrnic/shm/osmem"
 )
@@ -19,7 +19,7 @@ type testServer struct {
 	srv       *Server
 	f         *fakeRNIC
 	path      string
-	log       *lockedBuffer
+	log       *needtest.Buffer
 
 	mu    sync.Mutex
 	now   time.Time
@@ -32,29 +32,13 @@ type fakeTimer struct {
 	stopped bool
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // newServer starts a server with a clock of its own; at the end of the test everything must be as
 // before. limits are NAME=N.
 func newServer(t testing.TB, limits ...string) *testServer {
 	t.Helper()
 	proctest.NoLeaks(t)
 	ts := &testServer{t: t, f: &fakeRNIC{}, path: filepath.Join(t.TempDir(), "s"),
-		log: &lockedBuffer{}, now: time.Unix(1000, 0)}
+		log: &needtest.Buffer{}, now: time.Unix(1000, 0)}
 	l := DefaultLimits()
 	for _, s := range limits {
 		if err := l.Set(s); err != nil {

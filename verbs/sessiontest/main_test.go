@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -61,7 +62,7 @@ type program struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string
-	errs  *lockedBuffer
+	errs  *needtest.Buffer
 	done  chan struct{} // closed when it has ended
 }
 
@@ -80,7 +81,7 @@ func startFile(t testing.TB, file, socket string, env ...string) *program {
 func startAs(t testing.TB, file, socket string, uid int, env ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: ctest.Command(file), lines: make(chan string, 1000),
-		errs: &lockedBuffer{}, done: make(chan struct{})}
+		errs: &needtest.Buffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket,
 		// Cancelled threads confuse its check of the alternate stack, and allocations that fail are
 		// meant.
@@ -212,22 +213,4 @@ func (p *program) said() string {
 	p.in.Close()
 	p.end(0)
 	return p.errs.String()
-}
-
-// A lockedBuffer is what a program writes on standard error.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

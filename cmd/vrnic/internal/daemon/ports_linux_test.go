@@ -1,14 +1,12 @@
 package daemon_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -98,7 +96,7 @@ func TestLostTAP(t *testing.T) {
 	}
 	for _, text := range []string{linkDown, linkUp} {
 		if n := log.count(text); n != lost {
-			t.Errorf("%s is %d times in the log, want %d:\n%s", text, n, lost, log.b.String())
+			t.Errorf("%s is %d times in the log, want %d:\n%s", text, n, lost, log.String())
 		}
 	}
 }
@@ -175,26 +173,11 @@ func TestAddedDuplicate(t *testing.T) {
 	if !needtest.Becomes(func() bool {
 		return log.count("device=near addr=10.77.0.9 other=02:09:11:81:3a:37\n") > 0
 	}) {
-		t.Errorf("the log does not say that somebody has the address, and who:\n%s", log.text())
+		t.Errorf("the log does not say that somebody has the address, and who:\n%s", log.String())
 	}
 }
 
 // An eventLog is what a daemon has logged.
-type eventLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
-}
+type eventLog struct{ needtest.Buffer }
 
-func (l *eventLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *eventLog) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *eventLog) count(text string) int { return strings.Count(l.text(), text) }
+func (l *eventLog) count(text string) int { return strings.Count(l.String(), text) }

@@ -32,7 +32,7 @@ func TestVXLANTooShort(t *testing.T) {
 		t.Helper()
 		text := fmt.Sprintf("port=vxlan:%d device=vrnic0 mtu=65535 carries=65485", vni)
 		if n := log.count(text); n != want {
-			t.Errorf("%s is %d times in the log, want %d:\n%s", text, n, want, log.b.String())
+			t.Errorf("%s is %d times in the log, want %d:\n%s", text, n, want, log.String())
 		}
 	}
 	told(7, 1)
@@ -40,6 +40,6 @@ func TestVXLANTooShort(t *testing.T) {
 	told(8, 1)
 	mustChange(t, d, shm.Del, "port", "vxlan:8")
 	if n := log.count("device=vrnic1"); n != 0 {
-		t.Errorf("a device of 1500 octets is told of:\n%s", log.b.String())
+		t.Errorf("a device of 1500 octets is told of:\n%s", log.String())
 	}
 }
