@@ -87,7 +87,7 @@ func (x *tortured) ready(ctx context.Context, comesUp func() error) {
 			if err = comesUp(); err == nil {
 				return
 			}
-			time.Sleep(100 * time.Millisecond) // the program takes a moment
+			time.Sleep(100 * time.Millisecond) // before it tries again: the program takes a moment
 		}
 	}
 	x.t.Fatalf("no connection comes up: %v\n%s", err, x.g.Log())

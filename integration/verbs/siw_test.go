@@ -156,7 +156,7 @@ func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 		c := start()
 		for end := time.Now().Add(patience); l.rxe && time.Now().Before(end) &&
 			refused.MatchString(c.Output()); c = start() {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // before it is tried again
 		}
 		ok := c.Ended() && c.Err == nil
 		if !ok && try < siwTries {

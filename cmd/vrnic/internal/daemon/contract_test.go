@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -22,38 +23,69 @@ import (
 // worlds give two open devices that can reach each other.
 var worlds = []struct {
 	name string
-	open func(t *testing.T) (a, b rdma.Device)
+	open func(t *testing.T) contract
 }{
-	{"in process, wire", func(t *testing.T) (a, b rdma.Device) {
+	{"in process, wire", func(t *testing.T) contract {
 		x, y := vnictest.Pair(t)
-		return vnictest.Open(t, x, vnic.ContextConfig{}), vnictest.Open(t, y, vnic.ContextConfig{})
+		return inProcess(t, x, y)
 	}},
-	{"in process, loopback", func(t *testing.T) (a, b rdma.Device) {
+	{"in process, loopback", func(t *testing.T) contract {
 		x, _ := vnictest.Pair(t)
-		return vnictest.Open(t, x, vnic.ContextConfig{}), vnictest.Open(t, x, vnic.ContextConfig{})
+		return inProcess(t, x, x)
 	}},
-	{"rings, wire", func(t *testing.T) (a, b rdma.Device) {
-		d := daemontest.Start(t)
-		return daemontest.Open(t, d.Dial(), "vrnic0"), daemontest.Open(t, d.Dial(), "vrnic1")
-	}},
-	{"rings, loopback", func(t *testing.T) (a, b rdma.Device) {
-		d := daemontest.Start(t)
-		return daemontest.Open(t, d.Dial(), "vrnic0"), daemontest.Open(t, d.Dial(), "vrnic0")
-	}},
+	{"rings, wire", func(t *testing.T) contract { return onDaemon(t, "vrnic0", "vrnic1") }},
+	{"rings, loopback", func(t *testing.T) contract { return onDaemon(t, "vrnic0", "vrnic0") }},
+}
+
+func inProcess(t *testing.T, x, y *vnic.Device) contract {
+	return contract{T: t, a: vnictest.Open(t, x, vnic.ContextConfig{}),
+		b: vnictest.Open(t, y, vnic.ContextConfig{}), stalled: func() (n uint64) {
+			for _, qp := range y.QPs(nil) {
+				n += qp.Counters.Stalls
+			}
+			return n
+		}}
+}
+
+func onDaemon(t *testing.T, x, y string) contract {
+	d := daemontest.Start(t)
+	a, b := d.Dial(), d.Dial()
+	return contract{T: t, a: daemontest.Open(t, a, x), b: daemontest.Open(t, b, y),
+		stalled: func() (n uint64) {
+			rows, err := b.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				var of struct {
+					Kind   string
+					Stalls uint64
+				}
+				if err := json.Unmarshal(row, &of); err != nil {
+					t.Fatal(err)
+				}
+				if of.Kind == "qp" {
+					n += of.Stalls
+				}
+			}
+			return n
+		}}
 }
 
 // contract is what a test body gets: two devices, and helpers.
 type contract struct {
 	*testing.T
 	a, b rdma.Device
+	// stalled is how many Sends to QPs of b have waited for a receive.
+	stalled func() uint64
 }
 
 func onBoth(t *testing.T, body func(c *contract)) {
 	t.Helper()
 	for _, w := range worlds {
 		t.Run(w.name, func(t *testing.T) {
-			a, b := w.open(t)
-			body(&contract{t, a, b})
+			c := w.open(t)
+			body(&c)
 		})
 	}
 }
@@ -63,8 +95,8 @@ func onRings(t *testing.T, body func(c *contract)) {
 	t.Helper()
 	for _, w := range worlds[2:] {
 		t.Run(w.name, func(t *testing.T) {
-			a, b := w.open(t)
-			body(&contract{t, a, b})
+			c := w.open(t)
+			body(&c)
 		})
 	}
 }
@@ -183,10 +215,10 @@ func TestContractSRQ(t *testing.T) {
 			}
 			y.Check("the message", (id+1)*100, 50, byte(id))
 		}
-		// Both wait now.
+		before := c.stalled()
 		x.Send(8, 0, 10)
 		x2.Send(8, 0, 20)
-		time.Sleep(20 * time.Millisecond) // so that they do, mostly: the outcome is the same if not
+		needtest.Eventually(c, "both wait", func() bool { return c.stalled() == before+2 })
 		r4, r5 := recv(4), recv(5)
 		c.ok(srq.PostRecv(&r4))
 		c.ok(srq.PostRecv(&r5))

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -82,8 +83,7 @@ func TestHelperClient(t *testing.T) {
 		stay()
 	case stageWaiting:
 		go func() {
-			// most likely it blocks by then; being killed must be right either way
-			time.Sleep(10 * time.Millisecond)
+			needtest.Becomes(func() bool { return blocked("(*End).WC(") })
 			daemontest.Tell("at", stage)
 		}()
 		e.WC("nobody completes this")
@@ -105,6 +105,19 @@ func TestHelperClient(t *testing.T) {
 			}
 		}
 	}
+}
+
+// blocked reports whether a goroutine waits for a descriptor within a function.
+func blocked(function string) bool {
+	stacks := make([]byte, 1<<16)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for g := range strings.SplitSeq(string(stacks), "\n\n") {
+		state, _, _ := strings.Cut(g, "\n")
+		if strings.Contains(state, "[IO wait") && strings.Contains(g, function) {
+			return true
+		}
+	}
+	return false
 }
 
 // ownTraffic writes from memory of its own, and reads into it, for ever.

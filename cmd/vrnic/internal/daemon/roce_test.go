@@ -146,7 +146,7 @@ func TestRoCEDeadPeer(t *testing.T) {
 	}
 	for errors.Is(err, syscall.EINPROGRESS) {
 		r.Must(rpc.OpDeallocPD, &rpc.HandleRequest{Handle: r.PD(ctx)}, nil)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // before it asks again
 		err = ask(r, rpd)
 	}
 	for _, err := range []error{err, <-waited, <-late} {
