@@ -140,6 +140,19 @@ func (s *Stream) Find(u *Use, stag uint32, to uint64, n uint32) (*MR, error) {
 	return m, nil
 }
 
+// PlaceWrite is an RDMA Write of the peer's to the region that it calls stag: the checks of Find,
+// and the copy by h. last: p, of one octet at least, is the end of a message.
+func (s *Stream) PlaceWrite(h *Hold, stag uint32, to uint64, p []byte, last bool) error {
+	m, err := s.Find(PeerWrite, stag, to, uint32(len(p)))
+	if err != nil {
+		return err
+	}
+	if err := h.Write(m, p, to, last); err != nil {
+		return PeerWrite.Gone(m, err)
+	}
+	return nil
+}
+
 // refuse notes what the peer has not got.
 func (s *Stream) refuse(r *Refused, code iwarp.TermCode, format string, args ...any) (*MR, error) {
 	s.ofFew().refused.Store(r)

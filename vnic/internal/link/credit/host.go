@@ -15,13 +15,7 @@ import (
 // PlaceWrite implements roi.Host.
 func (w *Link) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
 	if len(chunk) > 0 {
-		m, err := w.work.Memory.Find(mem.PeerWrite, uint32(stag), to, uint32(len(chunk)))
-		if err == nil {
-			if e := w.in.Write(m, chunk, to, last); e != nil {
-				err = mem.PeerWrite.Gone(m, e)
-			}
-		}
-		if err != nil {
+		if err := w.work.Memory.PlaceWrite(&w.in, uint32(stag), to, chunk, last); err != nil {
 			w.refused = true
 			return err
 		}
