@@ -184,6 +184,16 @@ func TestRoCEAccess(t *testing.T) {
 	})
 }
 
+// disconnect ends a connection, of which both ends are told: what its QPs do is the caller's.
+func disconnect(t *testing.T, id *vnic.CMID, r, peer *recorder) {
+	t.Helper()
+	if err := id.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	r.want("the peer has heard it", vnic.CMDisconnected)
+	peer.want("the peer disconnects", vnic.CMDisconnected)
+}
+
 // What the ids of a connection are told, and what their QPs do: RCM-040, 041, 045, 048.
 func TestRoCEDisconnect(t *testing.T) {
 	onRoCE(t, func(t *testing.T, e rocePair) {
@@ -206,11 +216,7 @@ func TestRoCEDisconnect(t *testing.T) {
 			return child
 		}
 		child := connect()
-		if err := id.Disconnect(); err != nil {
-			t.Fatal(err)
-		}
-		r.want("the peer has answered", vnic.CMDisconnected)
-		lr.want("the peer disconnects", vnic.CMDisconnected)
+		disconnect(t, id, r, lr)
 		if x.QP.State() != rdma.QPError || y.QP.State() != rdma.QPRTS {
 			t.Errorf("the QPs are %v and %v", x.QP.State(), y.QP.State())
 		}

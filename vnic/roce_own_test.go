@@ -91,11 +91,7 @@ func TestRoCEOwnQP(t *testing.T) {
 		x.Send(2, 0, 64)
 		x.WantSend("sent", vnictest.Want{ID: 2})
 
-		if err := id.Disconnect(); err != nil {
-			t.Fatal(err)
-		}
-		r.want("the peer has heard it", vnic.CMDisconnected)
-		lr.want("the peer disconnects", vnic.CMDisconnected)
+		disconnect(t, id, r, lr)
 		if x.QP.State() != rdma.QPRTS || y.QP.State() != rdma.QPRTS {
 			t.Errorf("the programs' QPs are %v and %v", x.QP.State(), y.QP.State())
 		}
