@@ -134,7 +134,7 @@ static inline void vrnic_placing(const struct iovec *iov, int n)
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
 
 /*
- * channel.c: completion channels. cq.c: CQs.
+ * channel.c, sleep.c: completion channels. cq.c: CQs.
  */
 struct vrnic_cq;
 struct vrnic_old_map;
@@ -234,6 +234,30 @@ static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq)
 	return container_of(cq, struct vrnic_cq, cq);
 }
 
+/* The CQ of an entry in a channel's table. */
+static inline struct vrnic_cq *vrnic_chan_cq(struct vrnic_entry *e)
+{
+	return container_of(e, struct vrnic_cq, in_chan);
+}
+
+/*
+ * Counts an event of cq as given to the program, which may ask for the next one: the channel's lock
+ * is held.
+ */
+static inline struct vrnic_cq *vrnic_chan_give(struct vrnic_cq *cq, bool armed)
+{
+	atomic_store(&cq->armed, armed);
+	cq->comp_given++;
+	return cq;
+}
+
+/*
+ * sleep.c, for channel.c: waits for a token of ch, or for a peer to wake who waits. NULL and *err
+ * 0: there is a token to be read, or it has to be waited for otherwise; else an errno. A
+ * cancellation point.
+ */
+struct vrnic_cq *vrnic_chan_sleep(struct vrnic_chan *ch, int *err);
+
 /* poll.c, for cq.c. The CQ's ring has been mapped and checked. */
 int vrnic_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vrnic_req_notify_cq(struct ibv_cq *cq, int solicited_only);
@@ -242,7 +266,7 @@ struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_a
 void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags);
 
 /*
- * qp.c, srq.c; post.c is their data path.
+ * qp.c, rq.c; post.c is their data path.
  */
 struct vrnic_recv { /* an outstanding receive: until it is polled, after its slot is free again */
 	uint64_t wr_id;
@@ -391,7 +415,7 @@ int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_p
 struct vrnic_ah_attr vrnic_to_ah_attr(const struct ibv_ah_attr *a);
 struct vrnic_qp_attr vrnic_to_qp_attr(const struct ibv_qp_attr *a);
 
-/* qp.c, srq.c. What a context has for programs, with those of post.c. */
+/* qp.c, rq.c. What a context has for programs, with those of post.c. */
 struct ibv_xrcd *vrnic_open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *attr);
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
 struct ibv_srq *vrnic_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);

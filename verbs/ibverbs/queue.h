@@ -1,5 +1,5 @@
 /*
- * What the files of the data path share: qp.c, srq.c and rq.c (queues and their making), post.c and
+ * What the files of the data path share: qp.c and rq.c (queues and their making), post.c and
  * wr.c (who posts), direct.c (what goes without the daemon), poll.c (who polls).
  */
 #ifndef VRNIC_QUEUE_H
@@ -255,7 +255,6 @@ int vrnic_direct_before(struct vrnic_direct *d, uint32_t cookie, int n, struct i
 /* What the peer has done makes no sense: the connection ends. */
 void vrnic_direct_spoil(struct vrnic_direct *d);
 
-/* srq.c */
 static inline struct vrnic_rq *vrnic_rq_of(struct vrnic_qp *qp)
 {
 	return qp->srq ? &qp->srq->rq : &qp->rq;

@@ -10,7 +10,7 @@ import (
 
 // The library's files of the data path, and the test's.
 var sources = []string{
-	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c", "../ibverbs/srq.c",
+	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c",
 	"../ibverbs/post.c", "../ibverbs/poll.c", "../ibverbs/wr.c", "../ibverbs/direct.c",
 	"../pair/remote.c", "../pair/keys.c", "../pair/pair.c", "../pair/wake.c",
 	"../core/table.c", "../*.h", "../core/*.h", "../pair/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h",
