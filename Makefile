@@ -186,7 +186,7 @@ DIRECTREVOCATIONS ?= 1000000
 .PHONY: direct
 direct: ## the direct path: random programs, revocations, and programs that die
 	$(GO) test -count=1 -v -timeout 90m ./integration/verbs \
-	-run '^TestDirect(Random|Revoked|Marks|Stopped|Kills|DaemonMarks|DaemonKilled)$$' -daemonmarks \
+	-run '^TestDirect(Random|Revoked|Marks|Stopped|Kills|DaemonMarks|DaemonKilled)$$' -allmarks \
 	-seed $(DIRECTSEED) -seeds $(DIRECTSEEDS) -kills $(DIRECTKILLS) \
 	-revocations $(DIRECTREVOCATIONS)
 
@@ -202,6 +202,7 @@ PROGRAMS ?= .
 verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all their ways
 	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m -run '$(PROGRAMS)' ./integration/verbs \
 	-record; status=$$?; \
+	VRNIC_TEST_VERBS=all $(GO) test -count=1 -run '$(PROGRAMS)' ./verbs/heaptest || status=1; \
 	$(GO) test -count=1 -run '^TestDocs$$' ./integration/verbs -update; exit $$status
 
 .PHONY: containers

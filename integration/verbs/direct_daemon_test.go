@@ -17,8 +17,18 @@ import (
 	"github.com/vrnic/vrnic/integration/proctest"
 )
 
-var directDaemonMarks = flag.Bool("daemonmarks", false,
-	"stop the daemon at all marks of the direct path, not at six of them")
+var directAllMarks = flag.Bool("allmarks", false,
+	"stop the daemon at all marks of the direct path, not at six of them; and of programs at a mark "+
+		"each dies, not one")
+
+// oneOf is all of the victims at a mark with -allmarks, and else one of them, each time another.
+func oneOf(victims ...int) []int {
+	if *directAllMarks {
+		return victims
+	}
+	i := rand.IntN(len(victims))
+	return victims[i : i+1]
+}
 
 // smokeMarks are one for each way to a mark.
 var smokeMarks = []string{"Open", "Closed", "Rings", "Adopted", "Retired", "Gone"}
@@ -178,7 +188,7 @@ func (d *markedDaemon) bring(t *testing.T, w way) (ends [2]*process, path string
 // leaves them: what has come is whole and in order, and the rest is flushed.
 func TestDirectDaemonMarks(t *testing.T) {
 	for i, name := range daemonMarks(t) {
-		if !*directDaemonMarks && !slices.Contains(smokeMarks, name) {
+		if !*directAllMarks && !slices.Contains(smokeMarks, name) {
 			continue
 		}
 		w, nth := waysTo[name], 1
@@ -188,7 +198,7 @@ func TestDirectDaemonMarks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Logf("for the %dth time", nth)
 			d := newMarkedDaemon(t)
-			for who := -1; who < 2; who++ { // -1: nobody dies
+			for _, who := range oneOf(-1, 0, 1) { // -1: nobody dies
 				d.arm(t, i+1, nth, syscall.SIGSTOP)
 				ends, path, after := d.bring(t, w)
 				// The programs go on, or wait, and whatever they do meanwhile, it must not matter.

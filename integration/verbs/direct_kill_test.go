@@ -159,7 +159,7 @@ func TestDirectMarks(t *testing.T) {
 	var passed uint64
 	for step := 1; step <= len(names); step++ {
 		t.Run(names[step-1], func(t *testing.T) {
-			for who := range 2 {
+			for _, who := range oneOf(0, 1) {
 				nth := 1 + rand.IntN(100)
 				switch names[step-1] {
 				case "PAIR", "TABLE", "MAPPED":

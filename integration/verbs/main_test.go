@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,10 @@ func TestMain(m *testing.M) {
 			return 2
 		}
 		patience *= time.Duration(sanitize.slowness)
+		// Behind & in a script SIGINT is ignored, and so it would be by programs that are sent it.
+		if signal.Ignored(os.Interrupt) {
+			signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+		}
 		dir, err := os.MkdirTemp("", "vrnic-verbs-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -70,9 +70,14 @@ func preload(more ...string) []string {
 }
 
 // What holds for any malloc holds with the library, for small and large, over forks and threads;
-// and it does hold without: the cases expect nothing that glibc does not do.
+// and it does hold without: the cases expect nothing that glibc does not do. Only `make
+// verbs-programs` asks for that, which is of the cases, and takes as long.
 func TestSame(t *testing.T) {
 	need(t)
+	ways := [][]string{preload()}
+	if os.Getenv("VRNIC_TEST_VERBS") == "all" {
+		ways = append(ways, nil)
+	}
 	for _, name := range []string{
 		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks",
 		"forks_with_threads", "forks_with_locks",
@@ -81,7 +86,7 @@ func TestSame(t *testing.T) {
 		"spawned", "closes_all", "limits", "data_limit", "locked",
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, env := range [][]string{preload(), nil} {
+			for _, env := range ways {
 				if out, err := run(t, env, program(), name); err != nil {
 					t.Errorf("with %v: %v\n%s", env, err, out)
 				}
