@@ -2,6 +2,7 @@ package vnic_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,50 @@ func TestEndWhileSendWaits(t *testing.T) {
 					st = flush
 				}
 				x.WantSend("sent, if there was anything to take it", is(1, st), is(2, st))
+			})
+		})
+	}
+}
+
+// Where Sends of both ends wait for receives neither gets rid of its own first: who disconnects is
+// waited for no longer than where only its own wait, and if both do nobody waits. RDMAP-104,
+// DDP-065.
+func TestEndWhileBothWait(t *testing.T) {
+	for name, tt := range map[string]struct {
+		both bool
+		in   time.Duration
+	}{
+		"one disconnects": {false, lastCall},
+		"both disconnect": {true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := e.plain()
+				for id := range uint64(2) {
+					x.Send(id, 0, 5000)
+					y.Send(id, 0, 5000)
+				}
+				e.settle()
+				begun := time.Now()
+				err := x.Conn.Disconnect()
+				if tt.both {
+					err = errors.Join(err, y.Conn.Disconnect())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range []*vnictest.Peer{y, x} {
+					p.WantDone("over")
+					if d := time.Since(begun); d < tt.in || d > tt.in+stream.LookEvery {
+						t.Errorf("over after %v, want %v", d, tt.in)
+					}
+				}
+				st := rdma.WCSuccess
+				if e.local() && !e.pipe {
+					st = flush
+				}
+				x.WantSend("sent, if there was anything to take it", is(0, st), is(1, st))
+				y.WantSend("sent, if there was anything to take it", is(0, st), is(1, st))
 			})
 		})
 	}

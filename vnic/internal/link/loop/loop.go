@@ -316,6 +316,22 @@ func (l *End) sendSome() (more bool) {
 	return true
 }
 
+// leave is for a QP that disconnects while its Send waits: the peer hears of it, once. true: the
+// peer disconnects as well, its own Send waits, and neither takes a receive any more; so nobody
+// waits.
+func (l *End) leave() (over bool) {
+	if l.ends {
+		l.dropHolds()
+		l.qp.Lost(link.ErrPeerClosed)
+		return true
+	}
+	if !l.left {
+		l.left = true
+		l.tell(func(m *mail) { m.leaving = true })
+	}
+	return false
+}
+
 // exec moves one chunk of e; false: it cannot go on now, or never.
 func (l *End) exec(e *wqe.Request) bool {
 	qp, peer := l.qp, l.peer.work
@@ -381,9 +397,8 @@ func (l *End) exec(e *wqe.Request) bool {
 	switch {
 	case wait:
 		l.settle()
-		if qp.Leaving() && !l.left {
-			l.left = true
-			l.tell(func(m *mail) { m.leaving = true })
+		if qp.Leaving() && l.leave() {
+			return false
 		}
 		if !knows { // if both ends wait they would wake each other for ever
 			l.peer.qp.Wake() // it starts the timer
