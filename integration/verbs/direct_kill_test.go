@@ -233,26 +233,57 @@ func TestDirectStopped(t *testing.T) {
 // takeBack has the second deregister what the first writes to, and waits until it is about to.
 func (p *pairing) takeBack(t *testing.T, path string) {
 	t.Helper()
-	tell(t, path, atTake)
+	tell(t, path, atTake, 1)
 	proctest.Eventually(t, patience, "memory is being taken back", func() bool {
 		return toldBy(t, path)[1].taking == 1
 	})
 }
 
+// A program whose peer stands still in the midst of a request has all that it has posted flushed
+// when it ends the connection, and the queue pair destroyed, as without the direct path.
+func TestDirectStoppedEnd(t *testing.T) {
+	p := newPairing(t, "user")
+	p.lend(t)
+	for _, name := range []string{"ROOM", "STAMPED", "PART"} {
+		for how, what := range []string{1: "disconnects", 2: "has an error"} {
+			if what == "" {
+				continue
+			}
+			t.Run(name+" "+what, func(t *testing.T) {
+				step := 1 + slices.Index(marks(t), name)
+				ends, path := p.begin(t, 0, fmt.Sprint(step, 1+rand.IntN(20), int(syscall.SIGSTOP)))
+				p.stopped(t, ends[0])
+				if ends[0].Ended() {
+					t.Fatalf("%s has ended: %+v", ends[0], toldBy(t, path))
+				}
+				tell(t, path, atQuit, byte(how))
+				if err := ends[1].Wait(patience); err != nil {
+					t.Errorf("%s: %v", ends[1], err)
+				}
+				ends[0].Signal(syscall.SIGCONT)
+				if err := ends[0].Wait(patience); err != nil {
+					t.Errorf("%s: %v", ends[0], err)
+				}
+				p.server.in(t).settle()
+			})
+		}
+	}
+}
+
 // quit has the second end the connection.
 func (p *pairing) quit(t *testing.T, path string) {
 	t.Helper()
-	tell(t, path, atQuit)
+	tell(t, path, atQuit, 1)
 }
 
-func tell(t *testing.T, path string, at int64) {
+func tell(t *testing.T, path string, at int64, what byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte{1}, at); err != nil {
+	if _, err := f.WriteAt([]byte{what}, at); err != nil {
 		t.Fatal(err)
 	}
 }

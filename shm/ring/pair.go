@@ -27,8 +27,9 @@ type PairEnd struct {
 	Reach uint32
 	// Gone reports whether its program has died: nothing that it stores comes any more.
 	Gone func() bool
-	// Wake has the QP look for receives again.
-	Wake func()
+	// Wake has the QP look for receives again, and Flushes reports whether it does so to flush them.
+	Wake    func()
+	Flushes func() bool
 	// Sent and Received are told what has been sent and received without the daemon.
 	Sent, Received func(Traffic)
 	// Bad is told when the pair has been given what cannot be: the connection ends.
@@ -100,9 +101,12 @@ type Direction struct {
 	// odd is DirSeq when it was closed.
 	// +checklocks:mu
 	odd uint32
-	// awaited says that a goroutine waits for it.
+	// awaited says that a goroutine waits for it, and given that receives do so no more.
 	// +checklocks:mu
 	awaited bool
+	// over: and what it had used by then has been taken over; what it says from there on is late.
+	// +checklocks:mu
+	given, over bool
 	// +checklocks:mu
 	bad bool
 	// was is DirRecvDone as last seen, and sent DirMessages then, notified DirNotify, DirSolicited and
@@ -307,10 +311,12 @@ func (d *Direction) Count() {
 	}
 }
 
-// Looks that are made for a sender to go on, and the time between those of who waits for it then.
+// Looks that are made for a sender to go on, the time between those of who waits for it then, and
+// how long receives are kept for it that are to be flushed.
 const (
 	shutLooks = 64
 	shutPause = time.Millisecond
+	shutMost  = time.Second
 )
 
 // aRound is how many messages a sender has counted at least when the numbers of receives have come
@@ -319,14 +325,19 @@ const aRound = 1 << 31
 
 // takeOver says behind which receives the daemon goes on, which was at head, and up to where they
 // are posted, by prodWord: those that the sender has said that it has used, and if it may be dead
-// those that it has stamped. false: it may be about to use one; to.Wake is called when it has.
-func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod uint32, ok bool) {
+// those that it has stamped. false: it may be about to use one; to.Wake is called when it has, or
+// is not waited for any more by who takes a receive now.
+func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32, take bool) (
+	used, prod uint32, ok bool,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := 0; d.state == dirShut; i++ {
+	for i := 0; d.state == dirShut && !d.over; i++ {
 		if d.seq.Load() != d.odd || d.from.Gone() {
-			d.state = dirClosed
+			d.state, d.given = dirClosed, false
 			markSettled.pass()
+		} else if d.given && take {
+			break
 		} else if i == shutLooks {
 			d.awaitLocked()
 			return head, prod, false
@@ -339,18 +350,19 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 	}
 	// It has used some since the last look, or not: how many says nothing, they may have been more
 	// than half of all numbers.
+	ends := d.state == dirClosed || d.given
 	done := d.done.Load()
 	markDone.pass()
 	prod = prodWord.Load() // behind it: what is used was posted before
 	markPosted.pass()
-	if done != d.was {
+	if done != d.was && !d.over {
 		// One that goes back would have receives used twice; but so many may have been used that the
 		// numbers have come round to just there.
 		sent := d.counts[countMessages].Load()
 		back := head-done-1 < d.n && sent-d.sent < aRound
 		d.was, d.sent = done, sent
 		most := d.n
-		if d.state == dirClosed && d.stamped(done) { // it died before it said that it has used that
+		if ends && d.stamped(done) { // it died, or stands still, before it said that it has used that
 			most++
 		}
 		if prod-done <= most && !back {
@@ -359,7 +371,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 			d.spoilLocked(done, prod)
 		}
 	}
-	if d.state == dirClosed {
+	if ends {
 		for head != prod && d.stamped(head) {
 			head++
 			markAdopted.pass()
@@ -369,6 +381,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32) (used, prod u
 		d.spoilLocked(done, prod)
 		head = prod - d.n
 	}
+	d.over = d.given
 	return head, prod, true
 }
 
@@ -402,7 +415,7 @@ func (d *Direction) awaitLocked() {
 	d.awaited = true
 	markAwaits.pass()
 	go func() {
-		for !d.settled() {
+		for until := time.Now().Add(shutMost); !d.settled(until); {
 			time.Sleep(shutPause)
 		}
 		markRings.pass()
@@ -410,11 +423,16 @@ func (d *Direction) awaitLocked() {
 	}()
 }
 
-func (d *Direction) settled() bool {
+func (d *Direction) settled(until time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == dirShut && d.seq.Load() == d.odd && !d.from.Gone() {
-		return false
+		// It may use one receive still, whose program finds either the message or that it was flushed:
+		// docs/decisions.md#X16. Memory is kept for it all the same, however long that takes.
+		d.given = d.given || !time.Now().Before(until) && d.to.Flushes()
+		if !d.given {
+			return false
+		}
 	}
 	d.awaited = false
 	return true

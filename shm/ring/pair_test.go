@@ -3,6 +3,7 @@ package ring_test
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -23,6 +24,8 @@ type pairTest struct {
 	gone atomic.Bool
 	woke chan struct{}
 	bad  []error
+	// flushes says that the second QP flushes what is posted
+	flushes atomic.Bool
 	// what the ends were told
 	sent, received ring.Traffic
 }
@@ -42,7 +45,8 @@ func newPairTest(t *testing.T, used uint32) *pairTest {
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)
 		p.ends[i] = ring.PairEnd{Rings: p.qps[i], Covered: true, Gone: p.gone.Load,
-			Wake: func() { p.woke <- struct{}{} }, Bad: func(err error) { p.bad = append(p.bad, err) },
+			Wake: func() { p.woke <- struct{}{} }, Flushes: p.flushes.Load,
+			Bad:      func(err error) { p.bad = append(p.bad, err) },
 			Sent:     func(n ring.Traffic) { add(&p.sent, n) },
 			Received: func(n ring.Traffic) { add(&p.received, n) }}
 	}
@@ -151,6 +155,66 @@ func TestPairShutAwaits(t *testing.T) {
 		t.Fatal("no receive")
 	}
 	p.wantHead(2)
+}
+
+// docs/direct.md#death: for a sender that stands still receives that are to be flushed are kept a
+// second, and no others are given out. What it has stamped by then has come; what it says later is
+// not heeded, also when there are receives again. What its keys give it keeps.
+func TestPairStandsStill(t *testing.T) {
+	for _, stamped := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPairTest(t, 0)
+			d := &p.pair.Dirs[0]
+			keys := ring.NewKeyTable(make([]byte, ring.KeyTableLen))
+			keys.Join(d)
+			place, _ := keys.Publish(&ring.Key{Key: 0x100, Mem: 1})
+			d.Open()
+			p.post(pairDepth)
+			p.word(abi.DirSeq).Store(5)
+			if stamped {
+				p.stamp(0)
+			}
+			d.Shut()
+			var ended atomic.Bool
+			keys.End(place, func() { ended.Store(true) })
+			if p.take() {
+				t.Fatal("a receive that the sender may be about to use was taken")
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(p.woke) != 0 || p.qps[1].RQ.Settle() {
+				t.Fatal("a receive that nobody flushes is given out")
+			}
+			p.flushes.Store(true)
+			time.Sleep(2 * time.Millisecond)
+			<-p.woke
+			if p.qps[1].RQ.Settle() {
+				t.Error("there can be another pair before the receives are flushed")
+			}
+			flushed := uint32(0)
+			for p.take() {
+				flushed++
+			}
+			if want := uint32(pairDepth); flushed != want && !stamped || stamped && flushed != want-1 {
+				t.Errorf("%d receives are flushed of %d", flushed, want)
+			}
+			p.stamp(0) // it goes on
+			p.word(abi.DirRecvDone).Store(1)
+			if ended.Load() {
+				t.Error("its key is taken from it")
+			}
+			p.word(abi.DirSeq).Store(6)
+			p.post(pairDepth + 1)
+			if !p.take() || p.take() || !p.qps[1].RQ.Settle() {
+				t.Error("what is posted then is not flushed")
+			}
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			if len(p.bad) > 0 || !ended.Load() {
+				t.Errorf("told %v, its key is over: %v", p.bad, ended.Load())
+			}
+		})
+	}
 }
 
 // docs/direct.md#death: what a sender that has died has stamped has come.

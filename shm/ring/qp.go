@@ -124,7 +124,7 @@ func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 	prod := q.prod.Load()
 	if d := q.in.Load(); d != nil && prod != q.head {
 		var ok bool
-		if prod, ok = q.takeOver(d); !ok {
+		if prod, ok = q.takeOver(d, true); !ok {
 			return false, nil
 		}
 	}
@@ -157,8 +157,8 @@ func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 
 // takeOver goes on behind the receives that have been used without the daemon, and says up to where
 // they are posted; false: it has to wait.
-func (q *RecvConsumer) takeOver(d *Direction) (prod uint32, ok bool) {
-	head, prod, ok := d.takeOver(q.head, q.prod)
+func (q *RecvConsumer) takeOver(d *Direction, take bool) (prod uint32, ok bool) {
+	head, prod, ok := d.takeOver(q.head, q.prod, take)
 	if head != q.head {
 		q.head = head
 		q.used.Store(head)
@@ -176,7 +176,7 @@ func (q *RecvConsumer) Settle() bool {
 	if d == nil {
 		return true
 	}
-	_, ok := q.takeOver(d)
+	_, ok := q.takeOver(d, false)
 	return ok
 }
 

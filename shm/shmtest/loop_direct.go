@@ -112,7 +112,7 @@ func newLoopPair(a, b *loopQP, alloc func(int) (*osmem.Region, int, func(), erro
 func (q *loopQP) pairEnd(p *loopPair) ring.PairEnd {
 	return ring.PairEnd{
 		Rings: q.rings, SendCQ: q.scq.ring, RecvCQ: q.rcq.ring, Covered: true,
-		Gone: q.program.Gone, Wake: func() { q.Bell(nil) },
+		Gone: q.program.Gone, Wake: func() { q.Bell(nil) }, Flushes: func() bool { return false },
 		Sent: func(t ring.Traffic) { q.l.direct.Add(t.Messages) }, Received: func(ring.Traffic) {},
 		Bad: func(error) {
 			p.bad++

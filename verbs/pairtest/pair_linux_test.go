@@ -47,7 +47,7 @@ func newPage(t *testing.T) *page {
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)
 		ends[i] = ring.PairEnd{Rings: p.qps[i], Covered: true, Reach: 0xe,
-			Gone: func() bool { return false }, Wake: func() {},
+			Gone: func() bool { return false }, Wake: func() {}, Flushes: func() bool { return false },
 			Sent: func(ring.Traffic) {}, Received: func(ring.Traffic) {},
 			Bad: func(err error) { t.Error(err) }}
 	}

@@ -33,7 +33,7 @@ static struct record {
 	} of[2];
 	volatile uint64_t port;
 	volatile uint64_t take; /* the second is to */
-	volatile uint64_t quit; /* the second is to end the connection */
+	volatile uint64_t quit; /* the second is to end the connection; 2: by an error */
 } *rec;
 
 /* What the peer reaches. Each of its Writes has but one number, which grows. */
@@ -357,6 +357,12 @@ static void run(void)
 			look_for_end(0);
 		if (me && rec->take && !rec->of[me].taking)
 			take_back();
+		if (me && rec->quit > 1) {
+			struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+
+			CHECK_EQ(ibv_modify_qp(s->qp, &error, IBV_QP_STATE), 0);
+			break;
+		}
 		if (me ? rec->quit : completed == MESSAGES) {
 			if (rdma_disconnect(s->id) && errno != EIO) /* the daemon has died */
 				FAIL("rdma_disconnect: %s", strerror(errno));
@@ -374,6 +380,8 @@ static void run(void)
 	}
 	if (mine)
 		look_at_mine();
+	if (me && rec->quit)
+		rdma_destroy_qp(s->id);
 	rec->of[me].over = 1;
 }
 

@@ -106,6 +106,10 @@ type directMutations struct {
 	toldFirst                                   bool // Writes with immediate data
 	heardFence, heardLate, wantOnce             bool // a sender that wakes
 	withdrawFence, sameWord, leaveDeaf          bool // who sleeps
+
+	// What is no mutation: the daemon does not wait for a sender as long as that takes; and one: who
+	// receives does not expect that.
+	impatient, overTwice bool
 }
 
 // swapped has the second of two parts first when a mutation says so.
@@ -169,6 +173,7 @@ func (mu *directMutations) await() []any {
 		instr{op: opIfBit, v: 1, to: "odd"},
 		instr{op: opGoto, to: "even"},
 		"odd",
+		unless(!mu.impatient, instr{op: opChoose, to: "even"}),
 		instr{op: opWhen, when: func(m *machine, t *thread) bool {
 			return m.mem[wSeq] != t.regs[0] || m.tokens[1] != 0
 		}},
@@ -292,7 +297,10 @@ func directReceive(mu directMutations, posts int8) program {
 		instr{op: opIfLess, r: 0, q: rPlace, to: "twice"},
 		unless(!mu.cqeFirst, instr{op: opFail, to: "a later receive has completed first"}),
 		instr{op: opWhen, when: stamped}, instr{op: opGoto, to: "got"},
-		"twice", instr{op: opFail, to: "a receive has completed twice"},
+		"twice",
+		unless(!mu.impatient || mu.overTwice, // it has come late, and has been flushed, too
+			instr{op: opAddTo, r: rCons, v: 1}, instr{op: opGoto, to: "poll"}),
+		instr{op: opFail, to: "a receive has completed twice"},
 		"completion", instr{op: opAddTo, r: rCons, v: 1},
 		"got", mu.got(posts))
 }
@@ -396,14 +404,21 @@ func countStamped() []any {
 }
 
 // endScenario: the daemon ends the connection at any time, and flushes the receives that are left;
-// the sender may die, wherever it is.
+// the sender may die, wherever it is, or stand still for so long that it is waited for no more:
+// then one message that it sends is lost with its receive (docs/direct.md#death).
 func endScenario(mu directMutations, times int8) *scenario {
 	d := append([]any{instr{op: opRelease, a: wOpen, v: 1}}, mu.shut()...)
-	d = append(d, unless(mu.noCount, countStamped()...)...)
 	d = append(d, "flush")
+	d = append(d, unless(mu.noCount, countStamped()...)...)
 	d = append(d, deliverForeign()...)
 	d = append(d, instr{op: opGoto, to: "flush"})
 	posts := times + 1
+	come := func(s *thread) int8 { // how many messages at least
+		if mu.impatient {
+			return s.regs[rMessage] - 1 - s.regs[rPosted] - 1
+		}
+		return s.regs[rTook]
+	}
 	return &scenario{
 		progs:   []program{directSend(mu, times), directReceive(mu, posts), prog(d)},
 		writers: directWriters(),
@@ -414,7 +429,7 @@ func endScenario(mu directMutations, times int8) *scenario {
 				return "the sender is stuck"
 			case m.th[receiver].regs[rNext] != posts:
 				return "a receive has not completed"
-			case m.th[receiver].regs[rLast] < m.th[sender].regs[rTook]:
+			case m.th[receiver].regs[rLast] < come(&m.th[sender]):
 				return "a message that was sent has not come"
 			}
 			return ""
@@ -458,6 +473,7 @@ func TestDirectSearch(t *testing.T) {
 		{"hand-over 2", handover(2), mu{}, ""},
 		{"hand-over 3", handover(3), mu{}, ""},
 		{"end", end, mu{}, ""},
+		{"stands still", end, mu{impatient: true}, ""},
 		{"keys", keyScenario, mu{}, ""},
 		{"overwrite", overwriteScenario, mu{}, ""},
 		{"told", toldScenario, mu{}, ""},
@@ -492,6 +508,8 @@ func TestDirectSearch(t *testing.T) {
 		{"end without fence", end, mu{closeFence: true}, lost},
 		{"end without waiting for seq", end, mu{closeBlind: true}, lost},
 		{"end: stamps not counted", end, mu{noCount: true}, twice},
+		{"stands still: a late message and its flush", end, mu{impatient: true, overTwice: true}, twice},
+		{"stands still: without fence", end, mu{impatient: true, seqFence: true}, lost},
 
 		{"key looked up before seq", keyScenario, mu{keyFirst: true}, late},
 		{"key: seq without fence", keyScenario, mu{seqFence: true}, others},

@@ -79,25 +79,24 @@ type program struct {
 // prog assembles; a string is a label.
 func prog(parts ...any) program {
 	p := program{labels: map[string]int8{}}
-	for _, x := range parts {
-		switch x := x.(type) {
-		case string:
-			p.labels[x] = int8(len(p.code))
-		case instr:
-			p.code = append(p.code, x)
-		case []any:
-			for _, y := range x {
-				switch y := y.(type) {
-				case string:
-					p.labels[y] = int8(len(p.code))
-				case instr:
-					p.code = append(p.code, y)
-				}
-			}
-		}
-	}
+	p.add(parts)
 	p.code = append(p.code, instr{op: opEnd})
 	return p
+}
+
+func (p *program) add(part any) {
+	switch x := part.(type) {
+	case string:
+		p.labels[x] = int8(len(p.code))
+	case instr:
+		p.code = append(p.code, x)
+	case []any:
+		for _, y := range x {
+			p.add(y)
+		}
+	default:
+		panic(x)
+	}
 }
 
 // unless leaves an instruction out when a mutation says so.

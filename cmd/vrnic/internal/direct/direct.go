@@ -375,11 +375,21 @@ func (e *End) pairEnd(reach rdma.Access, covered bool) ring.PairEnd {
 	return ring.PairEnd{
 		Rings: e.Rings, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Covered: covered, Gone: e.Program.Gone,
 		Reach: e.Domain.access(reach),
-		Wake:  e.qp.Ring, Sent: e.sent, Received: e.received,
+		Wake:  e.qp.Ring, Flushes: e.flushes, Sent: e.sent, Received: e.received,
 		Bad: func(err error) {
 			e.Log.Warn("a pair makes no sense", "qp", e.qp.Num(), "err", err)
 			go func() { _ = e.qp.ModifyState(rdma.QPError) }() // it may have ended meanwhile
 		},
+	}
+}
+
+// flushes reports whether e's QP flushes what is posted to receive.
+func (e *End) flushes() bool {
+	switch e.qp.State() {
+	case rdma.QPClosing, rdma.QPTerminate, rdma.QPError:
+		return true
+	default:
+		return false
 	}
 }
 
