@@ -357,8 +357,9 @@ static bool octets(struct vrnic_qp *qp, struct vrnic_direct_wr *w)
 		return true;
 	}
 	if (w->opcode == IBV_WC_SEND || w->opcode == IBV_WC_RDMA_WRITE)
-		return vrnic_sges_readable(qp->qp.pd, wr->sg_list, w->n, w->iov);
-	if (!vrnic_sges_local(qp->qp.pd, wr->sg_list, w->n, true, w->iov))
+		return vrnic_sges_readable(&qp->sq.region, qp->qp.pd, wr->sg_list, w->n,
+					   w->iov);
+	if (!vrnic_sges_local(&qp->sq.region, qp->qp.pd, wr->sg_list, w->n, true, w->iov))
 		return false;
 	vrnic_placing(w->iov, w->n);
 	return true;
@@ -368,16 +369,19 @@ static void complete(struct vrnic_direct *d, const struct vrnic_direct_wr *w)
 {
 	uint32_t n = atomic_load_explicit(&d->sent_prod, memory_order_relaxed);
 	struct vrnic_direct_sent *s = &d->sent[n & d->qp->sq.mask];
+	struct vrnic_cq *cq = to_vcq(d->qp->qp.send_cq);
 
 	s->wr_id = w->wr->wr_id;
 	s->after = d->ring;
 	s->opcode = w->opcode;
 	s->byte_len = s->opcode == IBV_WC_SEND || s->opcode == IBV_WC_RDMA_WRITE ? 0 : w->total;
 	if (unlikely(!d->covered)) {
-		atomic_fetch_add(&to_vcq(d->qp->qp.send_cq)->unpolled, 1);
+		atomic_fetch_add(&cq->unpolled, 1);
 		store_release(d->out.completed, n + 1);
 	}
 	atomic_store_explicit(&d->sent_prod, n + 1, memory_order_release);
+	if (!atomic_load_explicit(&cq->sent, memory_order_relaxed))
+		atomic_store_explicit(&cq->sent, true, memory_order_relaxed);
 }
 
 /* Whether one completion more would have the CQ run over: the daemon tells of that. */
@@ -669,7 +673,7 @@ static bool copy_out(struct vrnic_qp *qp, uint32_t place, const struct vrnic_pai
 
 	if (!left) /* nobody looks at where they would go, as with the daemon */
 		return true;
-	if (!vrnic_sges_local(qp->qp.pd, sge, nsge, true, iov)) {
+	if (!vrnic_sges_local(&qp->rq.region, qp->qp.pd, sge, nsge, true, iov)) {
 		wc->status = IBV_WC_LOC_PROT_ERR;
 		return true;
 	}

@@ -103,18 +103,32 @@ void vrnic_regions_watch_forks(void);
 void vrnic_region_add(struct vrnic_mr *mr);
 void vrnic_region_remove(struct vrnic_mr *mr);
 
+/* A region that a queue remembers, from when it was looked up: as the table had it then. */
+struct vrnic_region {
+	struct vrnic_pd *pd; /* NULL: none */
+	unsigned int changes; /* of the table, by then */
+	uint32_t lkey;
+	int access;
+	bool shared; /* with the daemon */
+	uint64_t iova, length;
+	char *at; /* in this process */
+};
+
 /*
  * True if the SGEs lie in regions of pd that the library may read (send) or write (receive) on the
  * program's behalf, so that a message can go through a slab: the daemon sees no key then. False
  * leaves it to the daemon, and to its errors; also for reads of memory that is shared with the
  * daemon, which needs no slab to get at it. iov, of n entries, says where the octets are in this
- * process: not at sge.addr, if a region has another iova. Takes a read lock; no system call.
+ * process: not at sge.addr, if a region has another iova. r, which has one user at a time, is what
+ * was found before: only another region, or one that has changed, takes a read lock. There is no
+ * system call.
  */
-bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
-		      struct iovec *iov);
+bool vrnic_sges_local(struct vrnic_region *r, struct ibv_pd *pd, const struct ibv_sge *sge, int n,
+		      bool write, struct iovec *iov);
 
 /* The same to read, also of memory that is shared with the daemon. */
-bool vrnic_sges_readable(struct ibv_pd *pd, const struct ibv_sge *sge, int n, struct iovec *iov);
+bool vrnic_sges_readable(struct vrnic_region *r, struct ibv_pd *pd, const struct ibv_sge *sge,
+			 int n, struct iovec *iov);
 
 /*
  * Whom libvrnic-check.so, where that is preloaded, has told by vrnic_tell_placing: it has taken
@@ -212,6 +226,7 @@ struct vrnic_cq {
 	char *cqes;
 	uint32_t mask;		 /* size - 1 */
 	atomic_uint cons;	 /* read without the lock to see that there is nothing */
+	atomic_bool sent;	 /* directly, since the last poll that took the lock: a guess, without locks */
 	bool bad;		 /* the ring makes no sense; the session is dead */
 	struct vrnic_table qps;	 /* by number */
 	struct vrnic_qp *last;	 /* found there */
@@ -285,6 +300,7 @@ struct vrnic_rq {
 	char *ring; /* NULL: closed, or the QP has an SRQ */
 	struct vrnic_pair_in *in; /* of the pair whose sender is to know what is posted, or NULL */
 	struct ibv_pd *pd; /* of the QP, while in is set */
+	struct vrnic_region region;
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *head_word;
 	_Atomic uint32_t *starved;
@@ -322,6 +338,7 @@ struct vrnic_sent { /* by slot of the send queue: what a flush on a dead session
 struct vrnic_sq {
 	pthread_mutex_t lock;
 	struct vrnic_direct *direct; /* as the QP's, for who has this lock */
+	struct vrnic_region region;
 	char *ring;
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *done_word;

@@ -220,7 +220,7 @@ static bool copy_out(struct vrnic_qp *qp, const struct vrnic_recv *r, const stru
 		return false;
 	from = qp->rx_slab + e->slab_off;
 	left = e->slab_len;
-	if (vrnic_sges_local(qp->qp.pd, sge, r->nsge, true, iov)) {
+	if (vrnic_sges_local(&vrnic_rq_of(qp)->region, qp->qp.pd, sge, r->nsge, true, iov)) {
 		vrnic_placing(iov, r->nsge);
 		for (i = 0; i < r->nsge && left; i++) {
 			n = left < iov[i].iov_len ? left : iov[i].iov_len;
@@ -349,8 +349,10 @@ static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 
 	if (cq->bad)
 		return 0;
-	if (direct) /* first: docs/direct.md#receiving */
-		vrnic_direct_look(cq, n, ready);
+	if (direct) {
+		atomic_store_explicit(&cq->sent, false, memory_order_relaxed);
+		vrnic_direct_look(cq, n, ready); /* first: docs/direct.md#receiving */
+	}
 	prod = load_acquire(cq->prod);
 	if (prod - cons > cq->mask + 1) {
 		cq->bad = true;
@@ -488,7 +490,8 @@ static bool none_direct(struct vrnic_cq *cq)
 static inline bool is_empty(struct vrnic_cq *cq)
 {
 	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed) &&
-	       (!atomic_load_explicit(&cq->ndirects, memory_order_relaxed) || none_direct(cq));
+	       (!atomic_load_explicit(&cq->ndirects, memory_order_relaxed) ||
+		(!atomic_load_explicit(&cq->sent, memory_order_relaxed) && none_direct(cq)));
 }
 
 /* Tells peers, who were told that the CQ is armed, when it is so no more. */

@@ -214,7 +214,7 @@ static void put_data(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct
 		return;
 	}
 	if ((ops[wr->opcode].is & OP_DATA) && total && total <= SLAB_MAX &&
-	    vrnic_sges_local(qp->qp.pd, wr->sg_list, n, false, iov)) {
+	    vrnic_sges_local(&qp->sq.region, qp->qp.pd, wr->sg_list, n, false, iov)) {
 		if (total <= qp->sq.max_inline) {
 			vrnic_gather(data, iov, n);
 			w->flags |= VRNIC_SQ_INLINE;

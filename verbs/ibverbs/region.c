@@ -16,6 +16,7 @@
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct vrnic_table regions;
+static atomic_uint changes; /* of the table and of what is in it; with the lock held to write */
 
 /* A fork finds the table whole: a child that has a session of its own goes on in it. */
 static void before_fork(void) { pthread_rwlock_rdlock(&lock); }
@@ -34,9 +35,17 @@ static struct vrnic_mr *mr_of(struct vrnic_entry *e)
 	return e ? container_of(e, struct vrnic_mr, entry) : NULL;
 }
 
+/* What queues remember is old. */
+static void changed(void)
+{
+	atomic_store_explicit(&changes, atomic_load_explicit(&changes, memory_order_relaxed) + 1,
+			      memory_order_release);
+}
+
 void vrnic_region_add(struct vrnic_mr *mr)
 {
 	pthread_rwlock_wrlock(&lock);
+	changed();
 	vrnic_table_add(&regions, &mr->entry, mr->mr.lkey);
 	pthread_rwlock_unlock(&lock);
 }
@@ -44,8 +53,17 @@ void vrnic_region_add(struct vrnic_mr *mr)
 void vrnic_region_remove(struct vrnic_mr *mr)
 {
 	pthread_rwlock_wrlock(&lock);
+	changed();
 	vrnic_table_remove(&regions, &mr->entry);
 	pthread_rwlock_unlock(&lock);
+}
+
+/* Whether n octets at addr, as the program counts, are in what begins at iova. */
+static bool holds(uint64_t iova, uint64_t length, const struct ibv_sge *sge)
+{
+	uint64_t off = sge->addr - iova;
+
+	return sge->addr >= iova && off <= length && sge->length <= length - off;
 }
 
 /* The region that an SGE lies in, or NULL: with the lock held. */
@@ -53,17 +71,11 @@ static struct vrnic_mr *region_of(struct ibv_pd *pd, const struct ibv_sge *sge)
 {
 	struct vrnic_entry *e = vrnic_table_find(&regions, sge->lkey);
 	struct vrnic_mr *mr;
-	uint64_t off;
 
 	while (e && !vrnic_same_pd(mr_of(e)->mr.pd, pd))
 		e = vrnic_table_again(e);
 	mr = mr_of(e);
-	if (!mr || mr->revoked)
-		return NULL;
-	off = sge->addr - mr->iova;
-	if (sge->addr < mr->iova || off > mr->mr.length || sge->length > mr->mr.length - off)
-		return NULL;
-	return mr;
+	return mr && !mr->revoked && holds(mr->iova, mr->mr.length, sge) ? mr : NULL;
 }
 
 static char *octets(const struct vrnic_mr *mr, const struct ibv_sge *sge)
@@ -71,47 +83,77 @@ static char *octets(const struct vrnic_mr *mr, const struct ibv_sge *sge)
 	return (char *)mr->mr.addr + (sge->addr - mr->iova);
 }
 
+/* With the lock held. */
+static void remember(struct vrnic_region *r, const struct vrnic_mr *mr)
+{
+	*r = (struct vrnic_region){
+		.pd = to_vpd(mr->mr.pd)->is,
+		.changes = atomic_load_explicit(&changes, memory_order_relaxed),
+		.lkey = mr->mr.lkey,
+		.access = mr->access,
+		.shared = mr->area,
+		.iova = mr->iova,
+		.length = mr->mr.length,
+		.at = mr->mr.addr,
+	};
+}
+
+/* Whether it has what the table has for an SGE. */
+static inline bool remembers(const struct vrnic_region *r, struct ibv_pd *pd,
+			     const struct ibv_sge *sge)
+{
+	return r->lkey == sge->lkey && r->pd == to_vpd(pd)->is && holds(r->iova, r->length, sge) &&
+	       r->changes == load_acquire(&changes);
+}
+
 enum use { READ, READ_PRIVATE, WRITE };
 
-/* Where the octets of an SGE are, or NULL: with the lock held. */
-static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, enum use use)
+static bool allows(const struct vrnic_region *r, enum use use)
 {
-	struct vrnic_mr *mr = region_of(pd, sge);
-
-	if (!mr || (use == WRITE && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
-	    (use == READ_PRIVATE && mr->area))
-		return NULL;
-	return octets(mr, sge);
+	return use == WRITE ? r->access & IBV_ACCESS_LOCAL_WRITE : use == READ || !r->shared;
 }
 
-static bool sges_at(struct ibv_pd *pd, const struct ibv_sge *sge, int n, enum use use,
-		    struct iovec *iov)
+/* Has r be the region of an SGE: false if it is in none. */
+static __attribute__((noinline)) bool find(struct vrnic_region *r, struct ibv_pd *pd,
+					   const struct ibv_sge *sge)
 {
-	bool ok = true;
-	int i;
+	struct vrnic_mr *mr;
 
 	pthread_rwlock_rdlock(&lock);
-	for (i = 0; i < n && ok; i++) {
+	mr = region_of(pd, sge);
+	if (mr)
+		remember(r, mr);
+	pthread_rwlock_unlock(&lock);
+	return mr;
+}
+
+static bool sges_at(struct vrnic_region *r, struct ibv_pd *pd, const struct ibv_sge *sge, int n,
+		    enum use use, struct iovec *iov)
+{
+	int i;
+
+	for (i = 0; i < n; i++) {
 		iov[i].iov_base = NULL;
 		iov[i].iov_len = sge[i].length;
-		if (sge[i].length) {
-			iov[i].iov_base = sge_at(pd, &sge[i], use);
-			ok = iov[i].iov_base != NULL;
-		}
+		if (!sge[i].length)
+			continue;
+		if ((unlikely(!remembers(r, pd, &sge[i])) && !find(r, pd, &sge[i])) || !allows(r, use))
+			return false;
+		iov[i].iov_base = r->at + (sge[i].addr - r->iova);
 	}
-	pthread_rwlock_unlock(&lock);
-	return ok;
+	return true;
 }
 
-bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
-		      struct iovec *iov)
+bool vrnic_sges_local(struct vrnic_region *r, struct ibv_pd *pd, const struct ibv_sge *sge, int n,
+		      bool write, struct iovec *iov)
 {
-	return sges_at(pd, sge, n, write ? WRITE : READ_PRIVATE, iov);
+	return sges_at(r, pd, sge, n, write ? WRITE : READ_PRIVATE, iov);
 }
 
-bool vrnic_sges_readable(struct ibv_pd *pd, const struct ibv_sge *sge, int n, struct iovec *iov)
+bool vrnic_sges_readable(struct vrnic_region *r, struct ibv_pd *pd, const struct ibv_sge *sge,
+			 int n, struct iovec *iov)
 {
-	return sges_at(pd, sge, n, READ, iov);
+	return sges_at(r, pd, sge, n, READ, iov);
 }
 
 /* Has the pages there that hold n octets at p: 0 or an errno. Kernels before 5.14 cannot. */
@@ -162,6 +204,7 @@ void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)
 	struct vrnic_entry *e;
 
 	pthread_rwlock_wrlock(&lock);
+	changed();
 	for (e = vrnic_table_find(&regions, key); e; e = vrnic_table_again(e))
 		if (mr_of(e)->s == s)
 			mr_of(e)->revoked = true;

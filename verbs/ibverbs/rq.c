@@ -136,14 +136,14 @@ static int put(struct vrnic_rq *rq, uint32_t prod, const struct ibv_recv_wr *wr,
 }
 
 /* How many octets the library can put where the receive at place wants them. */
-static uint64_t room(const struct vrnic_rq *rq, uint32_t place)
+static uint64_t room(struct vrnic_rq *rq, uint32_t place)
 {
 	const struct ibv_sge *sge = rq->sges + (size_t)place * rq->max_sge;
 	struct iovec iov[VRNIC_MAX_SGE];
 	uint64_t sum = 0;
 	uint32_t k;
 
-	if (!vrnic_sges_local(rq->pd, sge, rq->wrs[place].nsge, true, iov))
+	if (!vrnic_sges_local(&rq->region, rq->pd, sge, rq->wrs[place].nsge, true, iov))
 		return VRNIC_NO_ROOM; /* the daemon has the error */
 	for (k = 0; k < rq->wrs[place].nsge; k++)
 		sum += sge[k].length;

@@ -165,11 +165,12 @@ void fake_dereg(uint32_t lkey)
 
 void (*fake_looked)(void);
 
-bool vrnic_sges_local(struct ibv_pd *p, const struct ibv_sge *sge, int n, bool write,
-		      struct iovec *iov)
+bool vrnic_sges_local(struct vrnic_region *r, struct ibv_pd *p, const struct ibv_sge *sge, int n,
+		      bool write, struct iovec *iov)
 {
 	int i, k;
 
+	(void)r;
 	CHECK(p == &pd.pd);
 	if (fake_looked)
 		fake_looked();
@@ -187,9 +188,10 @@ bool vrnic_sges_local(struct ibv_pd *p, const struct ibv_sge *sge, int n, bool w
 	return true;
 }
 
-bool vrnic_sges_readable(struct ibv_pd *p, const struct ibv_sge *sge, int n, struct iovec *iov)
+bool vrnic_sges_readable(struct vrnic_region *r, struct ibv_pd *p, const struct ibv_sge *sge, int n,
+			 struct iovec *iov)
 {
-	return vrnic_sges_local(p, sge, n, false, iov);
+	return vrnic_sges_local(r, p, sge, n, false, iov);
 }
 
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)

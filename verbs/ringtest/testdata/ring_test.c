@@ -770,7 +770,7 @@ static const struct {
 	{ "datagrams", test_datagrams },
 	{ "reset", test_reset },
 	{ "table", test_table },
-	{ "regions_forked", test_regions_forked },
+	{ "regions_forked", test_regions_forked }, { "regions_remembered", test_regions_remembered },
 };
 
 int main(int argc, char **argv)

@@ -43,6 +43,7 @@ void test_random(void);
 /* table_test.c */
 void test_table(void);
 void test_regions_forked(void);
+void test_regions_remembered(void);
 void bench_tables(void);
 
 /* ring_hostile_test.c */

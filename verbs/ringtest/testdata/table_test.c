@@ -94,6 +94,7 @@ void test_regions_forked(void)
 {
 	static struct vrnic_mr mrs[2];
 	struct ibv_sge sge = { .length = 8 };
+	struct vrnic_region r = { 0 };
 	struct iovec iov[2];
 	pthread_t thread;
 	int i, status;
@@ -111,7 +112,7 @@ void test_regions_forked(void)
 		vrnic_region_add(&mrs[1]);
 		for (i = 0; i < 2; i++) {
 			sge.lkey = 7 + i;
-			if (!region_sges_local(&pd.pd, &sge, 1, false, iov))
+			if (!region_sges_local(&r, &pd.pd, &sge, 1, false, iov))
 				_exit(1);
 		}
 		_exit(0);
@@ -121,6 +122,38 @@ void test_regions_forked(void)
 	sem_post(&forked);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	vrnic_region_remove(&mrs[0]);
+}
+
+/* What a queue remembers of a region is good for as long as that is what it was. */
+void test_regions_remembered(void)
+{
+	static char a[64], b[64];
+	struct vrnic_mr mr = { .s = &session, .access = IBV_ACCESS_LOCAL_WRITE,
+			       .mr = { .pd = &pd.pd, .addr = a, .length = 64, .lkey = 7 } };
+	struct ibv_sge sge = { .addr = 8, .length = 56, .lkey = 7 };
+	struct vrnic_region r = { 0 };
+	struct vrnic_pd other = { .is = &other };
+	struct iovec iov;
+	int i;
+
+	vrnic_region_add(&mr);
+	for (i = 0; i < 2; i++) {
+		CHECK(region_sges_local(&r, &pd.pd, &sge, 1, true, &iov) && iov.iov_base == a + 8);
+		CHECK(!region_sges_local(&r, &other.pd, &sge, 1, true, &iov));
+		sge.length++; /* beyond its end */
+		CHECK(!region_sges_local(&r, &pd.pd, &sge, 1, true, &iov));
+		sge.length--;
+	}
+	vrnic_region_remove(&mr);
+	CHECK(!region_sges_local(&r, &pd.pd, &sge, 1, false, &iov));
+	mr.mr.addr = b;
+	mr.access = 0;
+	vrnic_region_add(&mr);
+	CHECK(region_sges_local(&r, &pd.pd, &sge, 1, false, &iov) && iov.iov_base == b + 8);
+	CHECK(!region_sges_local(&r, &pd.pd, &sge, 1, true, &iov));
+	region_mr_revoked(&session, 7);
+	CHECK(!region_sges_local(&r, &pd.pd, &sge, 1, false, &iov));
+	vrnic_region_remove(&mr);
 }
 
 static double seconds(void)
@@ -170,6 +203,7 @@ static void bench_regions(uint32_t n)
 	struct vrnic_mr *mrs = calloc(n, sizeof(*mrs));
 	struct ibv_sge sge = { .length = 8 };
 	uint32_t i, at = 0, times = 4000000;
+	struct vrnic_region r = { 0 };
 	struct iovec iov;
 	double start;
 
@@ -183,7 +217,7 @@ static void bench_regions(uint32_t n)
 	start = seconds();
 	for (i = 0; i < times; i++, at = (at + 611953) % n) {
 		sge.lkey = mrs[at].mr.lkey;
-		CHECK(region_sges_local(&pd.pd, &sge, 1, false, &iov));
+		CHECK(region_sges_local(&r, &pd.pd, &sge, 1, false, &iov));
 	}
 	printf("BenchmarkSGEOf%uRegions %u %.2f ns/op\n", n, times, (seconds() - start) * 1e9 / times);
 	for (i = 0; i < n; i++)
