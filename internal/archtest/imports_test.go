@@ -188,6 +188,7 @@ var layers = map[string][]string{
 	// C, but for the package that embeds what is built of it.
 	"verbs":             {std},
 	"verbs/sessiontest": {std, module + "verbs/internal/ctest"},
+	"verbs/guardtest":   {std, module + "verbs/internal/ctest"},
 	"verbs/heaptest":    {std, module + "verbs/internal/ctest"},
 
 	// What programs outside of this repository can import.

@@ -1,4 +1,5 @@
 /* What is known of each page, found without a lock, so that the handler of a signal may. */
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 /* What a page is, beside how many parts of outstanding requests are on it. */
 #define HELD	(1u << 27) /* it is taken from the program */
 #define EVER	(1u << 28) /* it was once, so a fault may have been on its way since */
+#define TAKING	(1u << 29) /* it is being taken: until then nobody forgets it */
 #define USES	(GUARD_MAY - 1)
 
 /* Addresses of programs have up to 48 bits; 18 of a page's number are its place in a table. */
@@ -18,6 +20,8 @@
 
 /* A run of pages costs the kernel up to two mappings more, of which a process has 65530. */
 #define MOST_RUNS 8192
+
+#define MOST_YIELDS 100000
 
 typedef _Atomic uint32_t page;
 
@@ -170,31 +174,47 @@ static void give_back_all(struct range r)
 	}
 }
 
+static bool may_take(uint32_t s, uint32_t not)
+{
+	return (s & USES) == 1 && s & GUARD_MAY && !(s & not);
+}
+
+/* Says of a page that it is being taken; false: it must not be, or must not any more. */
+static bool claim(page *p, uint32_t not)
+{
+	uint32_t s = atomic_load(p);
+
+	while (may_take(s, not))
+		if (atomic_compare_exchange_weak(p, &s, s | HELD | EVER | TAKING))
+			return true;
+	return false;
+}
+
 /* Takes pages, up to the first that must not be: how many. */
 static uintptr_t take(struct range r, uint32_t not)
 {
 	uintptr_t end = r.first, i;
-	uint32_t s;
+	bool taken;
 	page *p;
 
-	for (; end < r.end && (p = look(end)); end++) {
-		s = atomic_load(p);
-		if ((s & USES) != 1 || !(s & GUARD_MAY) || s & not)
-			break;
+	if (!may_take(atomic_load(look(r.first)), not))
+		return 0;
+	if (runs >= MOST_RUNS || !segv_watch(fault))
+		return r.end - r.first;
+	while (end < r.end && (p = look(end)) && claim(p, not))
+		end++;
+	if (end == r.first)
+		return 0;
+	taken = protect(r.first, end, PROT_NONE);
+	runs += taken;
+	for (i = r.first; i < end; i++) {
+		p = look(i);
+		if (!taken)
+			atomic_fetch_and(p, ~HELD);
+		else if (!(atomic_load(p) & HELD))
+			make_open(i); /* another thread was faster */
+		atomic_fetch_and(p, ~TAKING);
 	}
-	if (end == r.first || runs >= MOST_RUNS || !segv_watch(fault))
-		return end - r.first;
-	for (i = r.first; i < end; i++)
-		atomic_fetch_or(look(i), HELD | EVER);
-	if (protect(r.first, end, PROT_NONE)) {
-		runs++;
-		for (i = r.first; i < end; i++)
-			if (!(atomic_load(look(i)) & HELD))
-				make_open(i); /* another thread was faster */
-		return end - r.first;
-	}
-	for (i = r.first; i < end; i++)
-		atomic_fetch_and(look(i), ~HELD);
 	return end - r.first;
 }
 
@@ -256,6 +276,25 @@ bool guard_mark(const void *p, size_t n, uint32_t set)
 	return true;
 }
 
+/*
+ * Forgets what a page is, and says what it was. Who is taking it, for a request of another thread,
+ * is soon done: in the handler of a signal it may be this thread, which is not waited for for ever.
+ */
+static uint32_t forget(page *p)
+{
+	uint32_t s = atomic_load(p), tries = MOST_YIELDS;
+
+	for (;;) {
+		if (s & TAKING && tries) {
+			tries--;
+			sched_yield();
+			s = atomic_load(p);
+		} else if (atomic_compare_exchange_weak(p, &s, s & (USES | TAKING))) {
+			return s;
+		}
+	}
+}
+
 void guard_forget(const void *p, size_t n)
 {
 	struct range r = touched(p, n);
@@ -265,7 +304,8 @@ void guard_forget(const void *p, size_t n)
 	guard_open(p, n);
 	r = whole(p, n);
 	for (at = r.first; (s = step(&r, &at)); at++)
-		atomic_fetch_and(s, USES);
+		if (forget(s) & HELD)
+			make_open(at); /* a request has come meanwhile */
 }
 
 void guard_forget_pages(const void *p, size_t n)
