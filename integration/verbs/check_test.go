@@ -193,6 +193,29 @@ func findings(t *testing.T, file string) []finding {
 	return found
 }
 
+// Where a request to send has failed, receives go on if there are no acknowledgements: who reads
+// their buffers is told. Behind IBV_QPS_ERR nobody is.
+func TestCheckFailedSends(t *testing.T) {
+	if sanitize.preload != nil || sanitize.wrapper != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	d := up(t, nil, "--device", roceA)
+	for name, early := range map[string]bool{"completed": true, "asked": true, "over": false} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "found")
+			p := d.begin(d.env(), program, "exec", "--check", "--check-json", file, "--check-status=0", "--",
+				cProgram(t, "sendfail"), name)
+			p.succeed(cLimit, "^ok "+name+"$")
+			if got := slices.ContainsFunc(findings(t, file), func(f finding) bool {
+				return f.What == "early-read"
+			}); got != early {
+				t.Errorf("told %v, want %v: %v", got, early, findings(t, file))
+			}
+			d.settle()
+		})
+	}
+}
+
 // That pages are taken from a program changes nothing in it but what is told.
 func TestCheckGuards(t *testing.T) {
 	if sanitize.preload != nil || sanitize.wrapper != nil {

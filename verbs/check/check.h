@@ -302,6 +302,7 @@ struct qp {
 	bool wr_open;
 	uint32_t wr_added;
 	bool ended; /* disconnected or in error: what is posted comes back */
+	bool sends_end; /* in IBV_QPS_SQE: what is posted to send does, and receives go on */
 	uint32_t failed; /* a completion with an error was polled; posts since, and 1 */
 	uint64_t asked; /* signaled requests */
 	uint64_t polled; /* completions of requests that were polled */
@@ -335,6 +336,7 @@ void early_begin(struct post *p, enum early how); /* it is about to be posted */
 void early_end(struct post *p);
 void early_let_go(struct post *p); /* the program may know that it is over */
 void early_qp_ended(struct qp *qp); /* what is posted comes back from now on */
+void early_sends_ended(struct qp *qp); /* what is posted to send does */
 /* The same of a QP, SRQ, CQ or context, by the program's pointer, and of what hangs on it. */
 void early_ended(void *at);
 void early_tell(void); /* of those who have read before */
@@ -351,6 +353,8 @@ void qp_ask(const struct qp_name *name, const struct site *site);
 
 /* ---- post.c, poll.c ---- */
 
+/* at is a queue pair or an SRQ: the daemon is no more, and the program knows. */
+void post_failed(void *at, int err);
 /* With qp->send held. post_take_back forgets the last n, which were refused. */
 void post_take_back(struct qp *qp, uint32_t n);
 /* With the lock held, too. Looks at the queue pair, and keeps a request: 0: there is no memory. */

@@ -118,6 +118,12 @@ void early_qp_ended(struct qp *qp)
 	let_go_all(&qp->rq);
 }
 
+void early_sends_ended(struct qp *qp)
+{
+	qp->sends_end = true;
+	let_go_all(&qp->sq);
+}
+
 static void end_qp(struct object *o, void *at)
 {
 	struct qp *qp = container_of(o, struct qp, o);

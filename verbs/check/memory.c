@@ -201,7 +201,7 @@ static void find_use(struct object *o, void *arg)
 
 	if (qp->ended || o->generation != book_generation())
 		return;
-	for (k = 0; k < 2; k++)
+	for (k = qp->sends_end; k < 2; k++)
 		for (p = queues[k]->head; p && !u->post; p = p->next)
 			for (i = 0; i < p->nsge; i++)
 				if (p->octets[i] && p->sge[i].lkey == u->m->o.number &&

@@ -88,6 +88,21 @@ static void received(struct cq *cq, struct qp *qp, uint64_t wr_id)
 			early_let_go(p);
 }
 
+/*
+ * A request has failed: of a service without acknowledgements that is what takes its queue pair to
+ * IBV_QPS_SQE, and others behind it are flushed.
+ */
+static void ended(struct qp *qp, const struct ibv_wc *wc)
+{
+	bool sends = !(wc->opcode & IBV_WC_RECV) &&
+		     (qp->type == IBV_QPT_UC || qp->type == IBV_QPT_UD);
+
+	if (sends && (wc->status != IBV_WC_WR_FLUSH_ERR || qp->sends_end))
+		early_sends_ended(qp);
+	else
+		early_qp_ended(qp);
+}
+
 /* With the lock held. */
 static void completed(struct cq *cq, const struct ibv_context *c, const struct ibv_wc *wc,
 		      const struct site *site)
@@ -97,7 +112,7 @@ static void completed(struct cq *cq, const struct ibv_context *c, const struct i
 	if (!qp)
 		return;
 	if (wc->status != IBV_WC_SUCCESS) {
-		early_qp_ended(qp);
+		ended(qp, wc);
 		if (!qp->failed)
 			qp->failed = 1;
 	}

@@ -26,10 +26,10 @@ static void tell_qp(const char *what, const struct site *site, const struct qp *
 	report_send(&r);
 }
 
-/* A completion more may come to a CQ. */
-static void expect(struct cq *cq, const struct qp *qp, const struct site *site)
+/* A completion more may come to a CQ; ends: it comes for nothing. */
+static void expect(struct cq *cq, const struct qp *qp, const struct site *site, bool ends)
 {
-	if (cq && ++cq->pending > cq->room && !qp->ended)
+	if (cq && ++cq->pending > cq->room && !ends)
 		tell_qp("small-cq", site, qp, &cq->o, cq->pending, cq->room);
 }
 
@@ -139,6 +139,7 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 		       const struct site *site)
 {
 	bool signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
+	bool ends = qp->ended || qp->sends_end;
 	struct post *p = queue_add(&qp->sq, wr->wr_id, signaled);
 
 	if (!p)
@@ -146,9 +147,9 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 	p->site = *site;
 	if (signaled) {
 		qp->asked++;
-		expect(qp->send_cq, qp, site);
+		expect(qp->send_cq, qp, site, ends);
 	}
-	if (!qp->sq.signaled && qp->sq.n >= qp->cap.max_send_wr && !qp->ended)
+	if (!qp->sq.signaled && qp->sq.n >= qp->cap.max_send_wr && !ends)
 		tell_qp("unsignaled", site, qp, NULL, qp->sq.n, qp->cap.max_send_wr);
 	if (qp->sq.n > KEPT * qp->cap.max_send_wr && !qp->sq.head->signaled)
 		queue_drop(queue_take(&qp->sq));
@@ -169,8 +170,8 @@ uint32_t post_add_send(struct qp *qp, struct ibv_pd *pd, const struct ibv_send_w
 		keep_sges(p, pd, wr->sg_list, wr->num_sge, qp->cap.max_send_sge, USE_WRITE,
 			  &qp->o);
 		/* that it is over another completion may say if it has none itself */
-		early_begin(p, wr->opcode == IBV_WR_RDMA_READ && signaled && !qp->ended
-			    ? EARLY_READ : EARLY_NOT);
+		early_begin(p, wr->opcode == IBV_WR_RDMA_READ && signaled && !ends ? EARLY_READ
+										  : EARLY_NOT);
 	}
 	return 1;
 }
@@ -196,8 +197,7 @@ void post_take_back(struct qp *qp, uint32_t n)
 	book_unlock();
 }
 
-/* at is a queue pair or an SRQ: the daemon is no more, and the program knows. */
-static void post_failed(void *at, int err)
+void post_failed(void *at, int err)
 {
 	if (err != EIO)
 		return;
@@ -281,7 +281,7 @@ int check_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv
 	for (w = wr; w; w = w->next) {
 		add_recv(&qp->rq, ibqp->pd, w, qp->cap.max_recv_sge, &site, &qp->o,
 			 qp->ended ? EARLY_NOT : EARLY_RECV);
-		expect(qp->recv_cq, qp, &site);
+		expect(qp->recv_cq, qp, &site, qp->ended);
 	}
 	book_unlock();
 	err = context_next.ops.post_recv(ibqp, wr, bad);

@@ -377,7 +377,7 @@ CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, in
 		qp->failed = 0;
 	}
 	if (qp)
-		qp->ended = false;
+		qp->ended = qp->sends_end = false;
 	if (qp && attr->qp_state == IBV_QPS_ERR)
 		early_qp_ended(qp);
 	book_unlock();
@@ -389,12 +389,16 @@ CHECK_EXPORT int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int
 			      struct ibv_qp_init_attr *init)
 {
 	int err = next()->ibv_query_qp(ibqp, attr, mask, init);
+	struct qp *qp;
 
 	book_lock();
 	if (err == EIO)
 		early_ended(ibqp->context); /* the daemon is no more */
-	if (!err && (attr->qp_state == IBV_QPS_ERR || attr->qp_state == IBV_QPS_SQE))
+	if (!err && attr->qp_state == IBV_QPS_ERR)
 		early_ended(ibqp);
+	qp = !err && attr->qp_state == IBV_QPS_SQE ? book_find(KIND_QP, ibqp) : NULL;
+	if (qp)
+		early_sends_ended(qp);
 	book_unlock();
 	return err;
 }

@@ -170,8 +170,10 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	err = next_wr.wr_complete(ex);
 	if (!qp)
 		return err;
-	if (err)
+	if (err) {
 		post_take_back(qp, qp->wr_added);
+		post_failed(&ex->qp_base, err);
+	}
 	pthread_mutex_unlock(&qp->send);
 	return err;
 }
