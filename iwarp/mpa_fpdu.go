@@ -55,6 +55,12 @@ func AppendFPDU(b, ulpdu []byte, crc bool) []byte {
 	return b
 }
 
+// SoundFPDU reports whether b, a whole FPDU, ends with its CRC.
+func SoundFPDU(b []byte) bool {
+	end := len(b) - fpduCRCLen
+	return end >= fpduHeaderLen && CRC(0).Add(b[:end]) == crcAt(b[end:])
+}
+
 // A CRC is a CRC32c (RFC 5044, section 4.4) over pieces. The zero value has seen nothing.
 type CRC uint32
 

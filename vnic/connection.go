@@ -277,11 +277,11 @@ func (d *Device) WatchCopies() (stop func()) {
 // A StreamPair makes a connection between two addresses of a device.
 type StreamPair func(ctx context.Context, a, b netip.Addr) (x, y iwarp.Stream, err error)
 
-// ToStreams has connections of iWARP within d, whose messages are copied, go on over those that
-// pair makes, and stay there: all, or that of queue pair qpn, if it is not 0; of all also those
-// that come about while Watch lasts, though they were asked for before. It returns when they do, or
-// when ctx is over; those of a program whose memory does not come back may do so later. One that
-// cannot does not keep the others from it.
+// ToStreams has connections of iWARP within d, whose messages go through memory, go on over those
+// that pair makes, and stay there: all, or that of queue pair qpn, if it is not 0; of all also
+// those that come about while Watch lasts, though they were asked for before. It returns when they
+// do, or when ctx is over; those of a program whose memory does not come back may do so later. One
+// that cannot does not keep the others from it.
 func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) error {
 	if qpn == 0 {
 		d.within.Store(&pair)
@@ -293,8 +293,8 @@ func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) err
 		if info == nil || l == nil || qpn != 0 && qp.num != qpn {
 			continue
 		}
-		if (*l).Near() == nil {
-			continue // it does not copy
+		if !(*l).Movable() {
+			continue
 		}
 		x, y, err := pair(ctx, info.local.Addr(), info.remote.Addr())
 		if err != nil {
@@ -331,12 +331,12 @@ func (d *Device) ToStreams(ctx context.Context, qpn uint32, pair StreamPair) err
 	return errors.Join(errs...)
 }
 
-// goOut has qp's connection, which has begun to copy, go where ToStreams has brought all of its
+// goOut has qp's connection, which has begun in memory, go where ToStreams has brought all of its
 // device.
 func (qp *QP) goOut() {
 	d := qp.dev
 	pair, l := d.within.Load(), qp.seen.Load()
-	if pair == nil || d.watched.Load() == 0 || l == nil || (*l).Near() == nil {
+	if pair == nil || d.watched.Load() == 0 || l == nil || !(*l).Movable() {
 		return
 	}
 	qp.ctx.spawn(func() {
@@ -348,8 +348,8 @@ func (qp *QP) goOut() {
 	})
 }
 
-// Copying is how many queue pairs of d are connected within d and copy.
-func (d *Device) Copying() (n int) {
+// InMemory is how many queue pairs of d are connected within d, and go through memory.
+func (d *Device) InMemory() (n int) {
 	for _, qp := range d.qpList() {
 		if p := qp.peek.Load(); p != nil && p.llp.Transport == llp.Memory {
 			n++

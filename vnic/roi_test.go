@@ -19,10 +19,9 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// roiPaths are those on which the protocol differs: a handover is iWARP's.
-var roiPaths = slices.DeleteFunc(slices.Clone(paths), func(p path) bool {
-	return p.pipe || p.moved
-})
+// roiPaths are those on which the protocol differs: a handover to a pipe, which ROI begins with, is
+// iWARP's.
+var roiPaths = slices.DeleteFunc(slices.Clone(paths), func(p path) bool { return p.pipe })
 
 // withROI are peers that speak rdma.ROI.
 func withROI(p rdma.ROIParam) vnictest.PeerConfig {

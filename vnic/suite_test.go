@@ -30,7 +30,7 @@ type path struct {
 	loop   bool // one device, joined directly
 	one    bool // one device, through the network
 	pipe   bool // one device, joined directly and then handed over
-	moved  bool // the same, to the network
+	moved  bool // one device, joined as pipe says and then brought to the network
 	staged bool // b has memory that can block
 	sctp   bool
 	v6     bool // addresses are IPv6's, where a test names no other
@@ -44,6 +44,7 @@ var paths = []path{
 	{name: "loop-staged", loop: true, staged: true, v6: true},
 	{name: "pipe", pipe: true, staged: true},
 	{name: "moved", moved: true},
+	{name: "pipe-moved", pipe: true, moved: true, staged: true, v6: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
 	{name: "wire-within", within: true, v6: true},
@@ -131,8 +132,8 @@ func (e *env) move(p *vnictest.Peer) {
 	}
 }
 
-// local says that the two QPs are joined within their device.
-func (e *env) local() bool { return e.loop || e.pipe }
+// local says that the two QPs are joined within their device, and stay so.
+func (e *env) local() bool { return e.loop || e.pipe && !e.moved }
 
 func (e *env) plain() (*vnictest.Peer, *vnictest.Peer) {
 	e.t.Helper()

@@ -98,6 +98,9 @@ var badPaths = []struct {
 	// Copied until it is impaired; and through the device's stack.
 	{"TCP within a device", "iw0", "10.77.0.2", "10.77.0.2", nil, []string{"tcp_retransmits"}, nil,
 		nil, nil},
+	// What the program has sent is in memory of its own, so it went through the daemon's by then.
+	{"TCP behind memory within a device", "iw0", "10.77.0.2", "10.77.0.2", []string{"VT_BEFORE=1"},
+		[]string{"tcp_retransmits"}, nil, nil, nil},
 	{"SCTP within a device", "wi0", "10.79.0.2", "10.79.0.2", []string{"VRNIC_CM=transport=sctp"},
 		[]string{"sctp_retransmits"}, []string{"sctp_duplicates"}, []string{"sctp_bad_checksums"}, nil},
 	{"RoCE on addresses of the host", "ho0", "127.77.12.2", "127.77.12.3", nil, resent, again,
@@ -117,7 +120,7 @@ func every(words, path string) bool {
 	switch path {
 	case "TCP", "SCTP":
 		return words == "duplicate"
-	case "TCP within a device", "SCTP within a device":
+	case "TCP within a device", "TCP behind memory within a device", "SCTP within a device":
 		return words == "reorder"
 	case "RoCE":
 		return words == "all" || words == "queue" || words == "mark"
@@ -263,7 +266,7 @@ func TestImpairedCut(t *testing.T) {
 		"iw1,addr=10.77.0.3/24,user-timeout=2s", "--device", "ro0,addr=10.78.0.2/24,transport=roce",
 		"--device", "ro1,addr=10.78.0.3/24,transport=roce", "--device",
 		"wi0,addr=10.79.0.2/24,loopback=wire,user-timeout=2s")
-	for _, p := range badPaths[:6] {
+	for _, p := range badPaths[:7] {
 		if !thorough() && p.name != "SCTP" && p.name != "RoCE" {
 			continue // TCP has tests of its user-timeout in Go
 		}
@@ -294,7 +297,7 @@ func TestImpairedQP(t *testing.T) {
 	d := up(t, nil, "--device", "iw0,addr=10.77.0.2/24", "--device", "iw1,addr=10.77.0.3/24",
 		"--device", "ro0,addr=10.78.0.2/24,transport=roce", "--device",
 		"ro1,addr=10.78.0.3/24,transport=roce", "--device", "wi0,addr=10.79.0.2/24,loopback=wire")
-	for _, p := range badPaths[:6] {
+	for _, p := range badPaths[:7] {
 		if !thorough() && p.name != "TCP" && !strings.HasSuffix(p.name, "within a device") {
 			continue
 		}
@@ -313,6 +316,39 @@ func TestImpairedQP(t *testing.T) {
 				t.Errorf("it was done %q: %+v", did, r.impairment)
 			}
 		})
+	}
+}
+
+// Of two programs that talk within a device one is killed, at any time around that at which their
+// connection goes to its network: the other one hears of it, and nothing of them stays.
+func TestImpairedKill(t *testing.T) {
+	need(t, "rping")
+	d := up(t, nil, "--device", "iw0,addr=10.77.0.2/24")
+	for i := range 8 {
+		port := fmt.Sprint(nextPort.Add(1))
+		line := func(end string) *process {
+			return d.start("rping", end, "-a", "10.77.0.2", "-p", port, "-S", "20000", "-V", "-v")
+		}
+		server := line("-s")
+		d.listens(server, 0, 1)
+		client := line("-c")
+		client.WaitOutput("ping data", 3)
+		killed, other := server, client
+		if i%2 == 0 {
+			killed, other = client, server
+		}
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			time.Sleep(time.Duration(i/2) * 500 * time.Microsecond) // sooner or later
+			killed.Kill()
+		}()
+		d.impair(t, "iw0", "delay 300us")
+		<-gone
+		_ = other.Wait(patience) // it may end with either status
+		other.wantOutput("!mismatch")
+		d.impair(t, "iw0", "")
+		d.settle()
 	}
 }
 

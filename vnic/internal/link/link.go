@@ -80,9 +80,11 @@ type Abilities interface {
 	// ShowCopies has messages that are copied to the peer go there as segments, which QP.Copied is
 	// shown, from now on.
 	ShowCopies()
-	// MoveTo has a connection within the device, whose messages are copied, go on over one of TCP,
-	// whose ends are own and peers. done is closed when nobody copies any more. nil: it does not, and
-	// they remain the caller's, as they do if moved says no then. Any goroutine may call it.
+	// Movable reports whether MoveTo may do something. Any goroutine may call it.
+	Movable() bool
+	// MoveTo has a connection within the device, whose messages go through memory, go on over one of
+	// TCP, whose ends are own and peers. done is closed when nobody sends there any more. nil: it does
+	// not, and they remain the caller's, as they do if moved says no then. Any goroutine may call it.
 	MoveTo(own, peers iwarp.Stream) (done <-chan struct{}, moved func() bool)
 }
 
@@ -99,6 +101,7 @@ func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
 func (Basic) Near() QP         { return nil }
 func (Basic) ShowCopies()      {}
+func (Basic) Movable() bool    { return false }
 func (Basic) MoveTo(_, _ iwarp.Stream) (done <-chan struct{}, moved func() bool) {
 	return nil, nil
 }

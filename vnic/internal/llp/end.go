@@ -2,6 +2,7 @@ package llp
 
 import (
 	"io"
+	"net/netip"
 	"sync/atomic"
 	"time"
 )
@@ -27,6 +28,8 @@ func (e *End) Init(s Stream) { e.S, e.Props = s, s.Properties() }
 type Runner interface {
 	Wake()
 	Run(more func() bool)
+	// Carried is told that what is within a device goes over TCP from now on.
+	Carried(local, remote netip.AddrPort, emss int)
 }
 
 // Watch has r run the link when something changes.
@@ -39,6 +42,9 @@ func (e *End) Watch(r Runner) {
 		e.changed.Store(true)
 		r.Run(more)
 	})
+	if m, ok := e.S.(Mover); ok {
+		m.OnMoved(r.Carried)
+	}
 	e.changed.Store(true) // what came before is found by the first step
 }
 
@@ -58,7 +64,7 @@ func (e *End) Close() {
 // it.
 func (e *End) CloseWithin(d time.Duration) {
 	e.Close()
-	if e.Props.Transport == TCP {
+	if e.S.Properties().Transport == TCP { // a pipe may be by now
 		time.AfterFunc(d, e.S.Abort)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -17,10 +18,11 @@ import (
 // recordSkip stands for what is left of the ring. Each direction has one writer and one reader,
 // which fill and drain their part of the ring without the lock: either may hang in a client's
 // memory. A long message is read from one program's memory into the ring, and written from there
-// into the other's.
+// into the other's. A pipe can go on over TCP: wire.go.
 type pipe struct {
 	mu    sync.Mutex
-	reset bool // guarded by mu
+	reset bool          // guarded by mu
+	moved chan struct{} // guarded by mu: nil, or to be closed when neither end sends by its ring
 	ends  [2]pipeEnd
 }
 
@@ -46,13 +48,18 @@ type pipeEnd struct {
 	local netip.AddrPort
 	buf   []byte               // what this end has sent and the peer has not taken
 	show  func(segment []byte) // nil: nobody sees it
+	full  bool                 // the owner's: there was no room for the segment that comes next
+
+	wire atomic.Pointer[wire] // this end of what takes the ring's place, or nil; set with p.mu held
 
 	// guarded by p.mu; head and tail run free
 	head, tail uint64
-	fin        bool // nothing more is sent
+	fin        bool // nothing more is sent, and the ring says so
+	left       bool // what is sent goes by the wire; set by the owner
 	closed     bool
-	full       bool // the peer's reading is news
+	waits      bool // the peer's reading is news
 	notify     func()
+	onMoved    func(local, remote netip.AddrPort, emss int) // nil: nobody asks
 }
 
 var _ Stream = (*pipeEnd)(nil)
@@ -83,9 +90,6 @@ var errPipeReset = fmt.Errorf("the other QP of the device is gone: %w", syscall.
 // their octets.
 func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	from := e.peer
-	sink, _ := w.(interface {
-		Segment(seg []byte, size int) error
-	})
 	for n < readMost { // the writer may be as fast
 		e.p.mu.Lock()
 		head, fill := from.head, from.tail-from.head
@@ -97,7 +101,15 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 		case fill == 0 && from.fin && n == 0:
 			err = io.EOF
 		}
+		over := err == nil && fill == 0 && from.left
+		if over {
+			from.buf = nil
+		}
 		e.p.mu.Unlock()
+		if over {
+			more, err := e.wire.Load().readInto(w)
+			return n + more, err
+		}
 		if err != nil || fill == 0 {
 			return n, err
 		}
@@ -108,12 +120,8 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 			continue
 		}
 		seg := from.buf[at+recordHeader:][:size:size]
-		if sink == nil {
-			if _, err := w.Write(seg); err != nil {
-				return n, err
-			}
-		} else if sink.Segment(seg, len(seg)) != nil {
-			return n, nil // it comes again when there is a receive for it
+		if ok, err := give(w, seg); !ok {
+			return n, err
 		}
 		n += len(seg)
 		from.take(recordSpace(len(seg)))
@@ -121,11 +129,22 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	return n, nil
 }
 
+// give gives w seg; false and nil: it comes again when there is a receive for it.
+func give(w io.Writer, seg []byte) (ok bool, err error) {
+	if sink, ok := w.(interface {
+		Segment(seg []byte, size int) error
+	}); ok {
+		return sink.Segment(seg, len(seg)) == nil, nil
+	}
+	_, err = w.Write(seg)
+	return err == nil, err
+}
+
 // Peek implements Stream.
 func (e *pipeEnd) Peek(to Watcher) error {
 	from := e.peer
 	e.p.mu.Lock()
-	head, tail, fin, reset := from.head, from.tail, from.fin, e.p.reset
+	head, tail, fin, left, reset := from.head, from.tail, from.fin, from.left, e.p.reset
 	e.p.mu.Unlock()
 	if reset {
 		return errPipeReset
@@ -140,8 +159,11 @@ func (e *pipeEnd) Peek(to Watcher) error {
 		to.Notice(from.buf[at+recordHeader:][:size:size])
 		head += recordSpace(int(size))
 	}
-	if fin {
+	switch {
+	case fin:
 		return io.EOF
+	case left:
+		return e.wire.Load().peek(to)
 	}
 	return nil
 }
@@ -156,8 +178,8 @@ func (e *pipeEnd) take(n uint64) {
 	var f func()
 	e.p.mu.Lock()
 	e.head += n
-	if e.full {
-		e.full, f = false, e.notify
+	if e.waits {
+		e.waits, f = false, e.notify
 	}
 	e.p.mu.Unlock()
 	tellNotify(f)
@@ -168,6 +190,9 @@ func (e *pipeEnd) WriteFrom(src iwarp.Source) (int, error) {
 	n := src.Len()
 	if n == 0 {
 		return 0, nil
+	}
+	if e.left {
+		return e.wire.Load().writeFrom(src)
 	}
 	space := recordSpace(n)
 	e.p.mu.Lock()
@@ -185,7 +210,7 @@ func (e *pipeEnd) WriteFrom(src iwarp.Source) (int, error) {
 		skip = pipeSize - at
 	}
 	room := pipeSize-(tail-e.head) >= skip+space
-	e.full = !room
+	e.full, e.waits = !room, !room
 	e.p.mu.Unlock()
 	if err != nil || !room {
 		return 0, err
@@ -214,6 +239,7 @@ func (e *pipeEnd) WriteFrom(src iwarp.Source) (int, error) {
 func (e *pipeEnd) change(f func()) {
 	e.p.mu.Lock()
 	f()
+	e.p.settleLocked()
 	tell := e.peer.notify
 	e.p.mu.Unlock()
 	tellNotify(tell)
@@ -227,16 +253,32 @@ func (e *pipeEnd) SetNotify(f func()) {
 }
 
 // Properties implements Stream.
-func (e *pipeEnd) Properties() Properties { return Properties{Transport: Memory, Records: true} }
+func (e *pipeEnd) Properties() Properties {
+	p := Properties{Transport: Memory, Records: true}
+	e.p.mu.Lock()
+	defer e.p.mu.Unlock()
+	if e.left {
+		p.Transport = TCP
+	}
+	return p
+}
 
 // Abandon implements Stream.
 func (e *pipeEnd) Abandon() { e.Abort() }
 
 // EMSS implements iwarp.Stream: it is the longest segment.
-func (e *pipeEnd) EMSS() int { return iwarp.MaxRecord }
+func (e *pipeEnd) EMSS() int {
+	if e.left {
+		return iwarp.MULPDU(e.wire.Load().s.EMSS())
+	}
+	return iwarp.MaxRecord
+}
 
 // CloseWrite implements iwarp.Stream.
 func (e *pipeEnd) CloseWrite() error {
+	if e.left {
+		return e.wire.Load().closeWrite()
+	}
 	e.change(func() { e.fin = true })
 	return nil
 }
@@ -244,17 +286,27 @@ func (e *pipeEnd) CloseWrite() error {
 // Close implements iwarp.Stream.
 func (e *pipeEnd) Close() error {
 	e.change(func() {
-		e.fin, e.closed = true, true
+		e.closed = true
+		e.fin = e.fin || !e.left
 		if e.peer.head != e.peer.tail {
 			e.p.reset = true
 		}
 	})
+	if w := e.wire.Load(); w != nil {
+		w.close()
+	}
 	return nil
 }
 
 // Abort implements iwarp.Stream.
 func (e *pipeEnd) Abort() {
-	e.change(func() { e.p.reset, e.closed = true, true })
+	e.change(func() {
+		e.closed = true
+		e.p.reset = e.p.reset || !e.left // or the wire brings it
+	})
+	if w := e.wire.Load(); w != nil {
+		w.abort()
+	}
 }
 
 func (e *pipeEnd) LocalAddr() netip.AddrPort  { return e.local }

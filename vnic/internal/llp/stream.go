@@ -22,7 +22,7 @@ func (t Transport) String() string {
 	return [...]string{TCP: "tcp", SCTP: "sctp", Memory: "loop"}[t]
 }
 
-// Properties of a Stream that do not change. The zero value is TCP's.
+// Properties of a Stream, of which only a Mover's Transport changes. The zero value is TCP's.
 type Properties struct {
 	Transport Transport
 	Number    int // of an SCTP association's stream

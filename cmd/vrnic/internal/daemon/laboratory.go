@@ -361,7 +361,7 @@ func (d *Daemon) underName(name string) (lab.Target, error) {
 		return func() { f.Close(); stop() }, nil
 	}}
 	if over == nil {
-		t.Outside = dev.vnic.Copying
+		t.Outside = dev.vnic.InMemory
 	}
 	return t, nil
 }
@@ -403,9 +403,8 @@ func (d *device) packetsOf(qpn uint32) (p qpPackets, err error) {
 			return p, fmt.Errorf("queue pair %d of device %s is not connected: which packets are its own "+
 				"is known then", qpn, d.spec.Name)
 		case strings.HasPrefix(i.Transport, "loop"):
-			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device, and copy "+
-				"what they say to each other: have them connect again, while the device is impaired",
-				qpn, d.spec.Name)
+			return p, fmt.Errorf("queue pair %d of device %s and its peer are of one device, and could not "+
+				"go to its network yet: a program's memory does not come back", qpn, d.spec.Name)
 		}
 		return p, nil
 	}

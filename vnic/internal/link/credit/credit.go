@@ -82,6 +82,14 @@ func (w *Link) Open() {
 // Abandon implements link.Link.
 func (w *Link) Abandon() { w.S.Abandon() }
 
+// Movable implements link.Link.
+func (w *Link) Movable() bool { return llp.Movable(w.S) }
+
+// MoveTo implements link.Link.
+func (w *Link) MoveTo(own, peers iwarp.Stream) (done <-chan struct{}, moved func() bool) {
+	return llp.MoveTo(w.S, own, peers)
+}
+
 // Step implements link.Link.
 func (w *Link) Step() (moved int, more bool) {
 	w.moved = 0

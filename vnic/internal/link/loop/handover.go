@@ -64,13 +64,24 @@ func (l *End) HandOver() <-chan struct{} {
 	return l.waitLocked()
 }
 
+// Movable implements link.Link.
+func (l *End) Movable() bool {
+	p := l.pair
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.over && (!p.asked.Load() || llp.Movable(l.pipe))
+}
+
 // MoveTo implements link.Link.
 func (l *End) MoveTo(own, peers iwarp.Stream) (done <-chan struct{}, moved func() bool) {
 	p := l.pair
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.moved || p.over || p.asked.Load() {
+	if p.over {
 		return nil, nil
+	}
+	if p.asked.Load() { // for a pipe, which the ends may not have yet
+		return llp.MoveTo(l.pipe, own, peers)
 	}
 	l.askLocked(llp.Of(own), llp.Of(peers))
 	return l.waitLocked(), func() bool {

@@ -136,7 +136,12 @@ func (l *End) tell(f func(*mail)) bool {
 		l.pair.over = true
 		l.pair.settleLocked()
 	}
+	unused := l.pair.over && l.pair.asked.Load()
 	l.pair.mu.Unlock()
+	if unused {
+		l.pipe.Abort()
+		p.pipe.Abort()
+	}
 	p.qp.Wake()
 	return true
 }
