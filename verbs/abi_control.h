@@ -568,7 +568,10 @@ struct vrnic_create_cq_request {
 };
 VRNIC_ABI_SIZE(vrnic_create_cq_request, 16);
 
-/* struct vrnic_create_cq_reply carries the cq memfd. cqe is what it holds. */
+/*
+ * struct vrnic_create_cq_reply carries the cq memfd. cqe is what it is said to hold; its ring may
+ * have more.
+ */
 struct vrnic_create_cq_reply {
 	uint32_t cq;
 	uint32_t cqe;
@@ -585,7 +588,10 @@ struct vrnic_resize_cq_request {
 };
 VRNIC_ABI_SIZE(vrnic_resize_cq_request, 8);
 
-/* struct vrnic_resize_cq_reply carries the new memfd. cqe is what it holds. */
+/*
+ * struct vrnic_resize_cq_reply carries the new memfd. cqe is as struct vrnic_create_cq_reply has
+ * it.
+ */
 struct vrnic_resize_cq_reply {
 	uint32_t cqe;
 	uint32_t pad;

@@ -322,7 +322,7 @@ type CreateCQRequest struct {
 	Vector uint32
 }
 
-// CreateCQReply carries the CQ memfd. CQE is what it holds.
+// CreateCQReply carries the CQ memfd. CQE is what it is said to hold; its ring may have more.
 type CreateCQReply struct {
 	CQ  uint32
 	CQE uint32
@@ -335,7 +335,7 @@ type ResizeCQRequest struct {
 	CQE uint32
 }
 
-// ResizeCQReply carries the new memfd. CQE is what it holds.
+// ResizeCQReply carries the new memfd. CQE is as CreateCQReply has it.
 type ResizeCQReply struct {
 	CQE uint32
 	Pad uint32

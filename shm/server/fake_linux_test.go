@@ -157,6 +157,8 @@ type (
 )
 
 func (c *fakeCtx) AllocPD() (PDHandler, error) { return &fakePD{c.fakeObj}, nil }
+func (c *fakeCtx) CQDepth(uint32) uint32       { return 0 }
+
 func (c *fakeCtx) CreateCQ(r *ring.CQProducer, _ uint32) (CQHandler, error) {
 	return &fakeCQ{c.fakeObj, r},
 		nil
@@ -212,7 +214,7 @@ func (q *fakeSRQ) Close() error {
 	}
 	return nil
 }
-func (p *fakePD) Depths(rpc.QPCaps) (send, recv uint32) { return 0, 0 }
+func (p *fakePD) Depths(rpc.QPCaps, uint32) (send, recv uint32) { return 0, 0 }
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()

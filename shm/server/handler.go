@@ -57,6 +57,9 @@ type Handler interface {
 // A ContextHandler is an open device.
 type ContextHandler interface {
 	AllocPD() (PDHandler, error)
+	// CQDepth is how many completions a CQ is said to hold that asks for so many; 0: as many as its
+	// ring.
+	CQDepth(asked uint32) uint32
 	// CreateCQ: ring is where completions go; ring.Size() is how many it holds, asked for were asked.
 	CreateCQ(ring *ring.CQProducer, asked uint32) (CQHandler, error)
 	// Close is called when nothing is left of what was made through the context.
@@ -72,9 +75,9 @@ type PDHandler interface {
 	AllocMW(typ uint32) (MWHandler, error)
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
 	CreateSRQ(req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
-	// Depths are how many requests the queues of a QP are said to have that asks for these; 0: as many
-	// as the rings have.
-	Depths(asked rpc.QPCaps) (send, recv uint32)
+	// Depths are how many requests the queues of a QP of a type are said to have that asks for these;
+	// 0: as many as the rings have.
+	Depths(asked rpc.QPCaps, typ uint32) (send, recv uint32)
 	CreateQP(p *QPParts) (QPHandler, error)
 	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
 	// call may know it.

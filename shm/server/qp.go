@@ -121,7 +121,7 @@ func (o *operation) createCQ(req *rpc.CreateCQRequest) (*rpc.CreateCQReply, erro
 	if err != nil {
 		return nil, err
 	}
-	size := abi.CeilPow2(req.CQE)
+	size, told := s.cqSize(c, req.CQE)
 	mem, fd, err := s.newRing("cq", ring.CQMemSize(size))
 	if err != nil {
 		return nil, err
@@ -139,7 +139,18 @@ func (o *operation) createCQ(req *rpc.CreateCQRequest) (*rpc.CreateCQReply, erro
 		ch.users++
 	}
 	put(s, &s.cqs, n, cq)
-	return &rpc.CreateCQReply{CQ: n, CQE: size}, nil
+	return &rpc.CreateCQReply{CQ: n, CQE: told}, nil
+}
+
+// cqSize is how many completions the ring of a CQ of c has that asks for so many, and how many it
+// is said to hold.
+func (s *Session) cqSize(c *ctxObj, asked uint32) (size, told uint32) {
+	told = min(c.h.CQDepth(asked), uint32(s.limits.CQDepth))
+	size = abi.CeilPow2(max(asked, told))
+	if told < asked {
+		told = size
+	}
+	return size, told
 }
 
 func (o *operation) destroyCQ(req *rpc.HandleRequest) (*rpc.DestroyReply, error) {
@@ -179,7 +190,7 @@ func (o *operation) resizeCQ(req *rpc.ResizeCQRequest) (*rpc.ResizeCQReply, erro
 	if int64(req.CQE) > int64(s.limits.CQDepth) {
 		return nil, s.overBy(syscall.EINVAL, "cq-depth")
 	}
-	size := abi.CeilPow2(req.CQE)
+	size, told := s.cqSize(cq.ctx, req.CQE)
 	s.freeNext(cq)
 	mem, fd, err := s.newRing("cq", ring.CQMemSize(size))
 	if err != nil {
@@ -187,7 +198,7 @@ func (o *operation) resizeCQ(req *rpc.ResizeCQRequest) (*rpc.ResizeCQReply, erro
 	}
 	o.send(fd)
 	cq.next, cq.size = mem, size
-	return &rpc.ResizeCQReply{CQE: size}, nil
+	return &rpc.ResizeCQReply{CQE: told}, nil
 }
 
 // switchCQ has a CQ go on in the memory that resizeCQ has made.
@@ -256,7 +267,7 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	if max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR) > depth {
 		return nil, s.overBy(syscall.EINVAL, "depth")
 	}
-	send, recv := pd.h.Depths(req.Caps)
+	send, recv := pd.h.Depths(req.Caps, parts.Type)
 	want := req.Caps
 	want.MaxSendWR = max(want.MaxSendWR, min(send, depth))
 	want.MaxRecvWR = max(want.MaxRecvWR, min(recv, depth))

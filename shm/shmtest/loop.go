@@ -235,6 +235,8 @@ func (c *loopCtx) AllocPD() (server.PDHandler, error) {
 	return &loopPD{c: c}, nil
 }
 
+func (c *loopCtx) CQDepth(uint32) uint32 { return 0 }
+
 func (c *loopCtx) CreateCQ(ring *ring.CQProducer, _ uint32) (server.CQHandler, error) {
 	c.sess.l.mu.Lock()
 	defer c.sess.l.mu.Unlock()

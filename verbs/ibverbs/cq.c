@@ -26,11 +26,13 @@ static bool check_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t 
 	return true;
 }
 
-static void use_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t size, uint32_t off)
+/* told: how many completions it is said to hold. */
+static void use_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t size, uint32_t off,
+		     uint32_t told)
 {
 	cq->cqes = (char *)m->mem + off;
 	cq->mask = size - 1;
-	cq->cq.cqe = (int)size;
+	cq->cq.cqe = (int)(told && told < size ? told : size);
 }
 
 /* Takes m as the memory of a new CQ, and its first page for good. */
@@ -109,7 +111,7 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 		errno = EIO;
 		return NULL;
 	}
-	use_ring(cq, &m, size, off);
+	use_ring(cq, &m, size, off, rep.cqe);
 	if (cq->chan)
 		vrnic_chan_attach(cq->chan, cq);
 	vrnic_obj_add(c, &cq->obj, VRNIC_OBJ_CQ, rep.cq, &cq->cq);
@@ -194,7 +196,8 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
  * the same indices. 0, or an errno, and then m is not used. The old ring is unmapped: only who has
  * one of the locks reads it.
  */
-static int switch_ring(struct vrnic_cq *cq, int fd, struct vrnic_map *m, uint32_t cqe)
+static int switch_ring(struct vrnic_cq *cq, int fd, struct vrnic_map *m, uint32_t cqe,
+		       uint32_t told)
 {
 	uint32_t size, off;
 	int err;
@@ -209,7 +212,7 @@ static int switch_ring(struct vrnic_cq *cq, int fd, struct vrnic_map *m, uint32_
 	if (!err) {
 		vrnic_unmap(&cq->ring);
 		cq->ring = *m;
-		use_ring(cq, m, size, off);
+		use_ring(cq, m, size, off, told);
 	}
 	pthread_mutex_unlock(&cq->arm_lock);
 	pthread_mutex_unlock(&cq->lock);
@@ -231,7 +234,7 @@ int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 		return err;
 	err = vrnic_map_open_fd(cq->s, fd, VRNIC_CQ_ARM + 64, &m);
 	if (!err) {
-		err = switch_ring(cq, fd, &m, (uint32_t)cqe);
+		err = switch_ring(cq, fd, &m, (uint32_t)cqe, rep.cqe);
 		if (err)
 			vrnic_unmap(&m);
 	}

@@ -390,7 +390,7 @@ static bool is_full_of(struct vrnic_direct *d)
 	struct vrnic_cq *cq = to_vcq(d->qp->qp.send_cq);
 	uint32_t n = load_acquire(cq->prod) - atomic_load_explicit(&cq->cons, memory_order_relaxed);
 
-	return n + atomic_load(&cq->unpolled) >= (uint32_t)cq->cq.cqe;
+	return n + atomic_load(&cq->unpolled) > cq->mask;
 }
 
 /* The message that w is, or that tells of it: docs/decisions.md#X15. */

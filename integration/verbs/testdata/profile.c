@@ -1,7 +1,8 @@
 /*
  * What a device that shows itself as a card of others holds to: profile DEVICE INLINE ERRNO NOSRQ
- * SEND RECV are the octets that the card has room for inline, what it refuses queues with that are
- * too deep, whether it has no shared receive queues, and what depths it makes of 16 and 20.
+ * SEND RECV CQ are the octets that the card has room for inline, what it refuses queues with that are
+ * too deep, whether it has no shared receive queues, what depths it makes of 16 and 20,
+ * and of 16 of a completion queue.
  */
 #include "vt.h"
 
@@ -34,7 +35,7 @@ int main(int argc, char **argv)
 	unsigned int max_inline;
 	int i, deep, no_srq, err;
 
-	CHECK_EQ(argc, 7);
+	CHECK_EQ(argc, 8);
 	max_inline = (unsigned int)atoi(argv[2]);
 	deep = atoi(argv[3]);
 	no_srq = atoi(argv[4]);
@@ -46,6 +47,10 @@ int main(int argc, char **argv)
 	CHECK_EQ(ibv_query_device(c, &attr), 0);
 	CHECK(pd = ibv_alloc_pd(c));
 	CHECK(cq = ibv_create_cq(c, 16, NULL, NULL, 0));
+	CHECK_EQ(cq->cqe, atoi(argv[7]));
+	CHECK_EQ(ibv_resize_cq(cq, 5), 0);
+	CHECK_EQ(ibv_resize_cq(cq, 16), 0);
+	CHECK_EQ(cq->cqe, atoi(argv[7]));
 
 #define CAP(sends, sge, octets) ((struct ibv_qp_cap){ .max_send_wr = sends, .max_recv_wr = 1, \
 	.max_send_sge = sge, .max_recv_sge = 1, .max_inline_data = octets })

@@ -39,6 +39,8 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 	return h, nil
 }
 
+func (c *contextHandler) CQDepth(asked uint32) uint32 { return c.sd.dev.card().CQDepth(asked) }
+
 func (c *contextHandler) CreateCQ(ring *ring.CQProducer, asked uint32) (server.CQHandler, error) {
 	if err := c.sd.fails(fault.CreateCQ); err != nil {
 		return nil, err

@@ -26,15 +26,15 @@ type qpHandler struct {
 	direct *direct.End
 }
 
-func (h *pdHandler) Depths(asked rpc.QPCaps) (send, recv uint32) {
-	return h.c.sd.dev.card().QPDepths(&asked)
+func (h *pdHandler) Depths(asked rpc.QPCaps, typ uint32) (send, recv uint32) {
+	return h.c.sd.dev.card().QPDepths(&asked, typ)
 }
 
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
 	if err := h.c.sd.fails(fault.CreateQP); err != nil {
 		return nil, err
 	}
-	if err := h.c.sd.dev.card().CheckQP(&p.Asked); err != nil {
+	if err := h.c.sd.dev.card().CheckQP(&p.Asked, p.Type); err != nil {
 		return nil, err
 	}
 	send, ok1 := p.SendCQ.(*cqHandler)

@@ -59,6 +59,7 @@ var all = []Profile{
 		GIDs: 1024, PortCaps: portCM, MaxMsg: 0x800000,
 		Lacks:   LacksODP | LacksTimestamps,
 		TooDeep: syscall.EINVAL, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+		CQDepths: oneIsEmpty,
 	},
 	{
 		// A Chelsio T580-LP-CR (PCI 1425:5410, of drivers/net/ethernet/chelsio/cxgb4/t4_pci_id_tbl.h).
@@ -77,7 +78,7 @@ var all = []Profile{
 		MaxMsg:   math.MaxUint32,
 		Lacks:    LacksODP | LacksTimestamps | LacksAtomics,
 		TooDeep:  syscall.E2BIG, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
-		Depths: t4Depths,
+		Depths: t4Depths, CQDepths: t4CQDepth,
 	},
 	e810(Profile{RoCE: true, CapFlags: capRNR | capMW | capMemMgt | capMWType2B, MaxPKeys: 1,
 		GIDs: 32}),
@@ -101,6 +102,7 @@ var all = []Profile{
 		MaxGroups: 2097152, MaxGroupQPs: 240, MaxMembers: 503316480, MaxPKeys: 128, AckDelay: 16,
 		PortCaps: 0x04010000, MaxMsg: 0x40000000,
 		TooDeep: syscall.ENOMEM, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+		Depths: mlx5Depths, CQDepths: oneIsEmpty,
 	},
 }
 
@@ -123,6 +125,8 @@ func e810(p Profile) Profile {
 	p.Lacks = LacksODP | LacksTimestamps | LacksAtomics | LacksSRQ
 	p.TooDeep, p.TooWide, p.TooInline = syscall.EINVAL, syscall.EINVAL, syscall.EINVAL
 	p.Depths = e810Depths
+	// ucreate_cq of providers/irdma/uverbs.c says what was asked for.
+	p.CQDepths = func(asked uint32) uint32 { return asked }
 	return p
 }
 
@@ -130,9 +134,9 @@ func e810(p Profile) Profile {
 // power of two of units, of which a request takes one, two, four or eight, and some are kept
 // (irdma_get_wqe_shift, irdma_get_sqdepth and irdma_get_rqdepth of uk.c; IRDMA_SQ_RSVD and
 // IRDMA_RQ_RSVD of defs.h). A send request has a part more, for immediate data.
-func e810Depths(c *rpc.QPCaps) (send, recv uint32) {
+func e810Depths(c *rpc.QPCaps, _ uint32) (send, recv uint32, ok bool) {
 	return e810Depth(c.MaxSendWR, e810Shift(c.MaxSendSGE+1, c.MaxInline), 258),
-		e810Depth(c.MaxRecvWR, e810Shift(c.MaxRecvSGE, 0), 1)
+		e810Depth(c.MaxRecvWR, e810Shift(c.MaxRecvSGE, 0), 1), true
 }
 
 func e810Shift(parts, inline uint32) int {
@@ -154,6 +158,38 @@ func e810Depth(asked uint32, shift int, kept uint32) uint32 {
 
 // t4Depths are those of c4iw_create_qp of hw/cxgb4/qp.c: a queue has one place more than is asked
 // for, and eight at least.
-func t4Depths(c *rpc.QPCaps) (send, recv uint32) {
-	return max(c.MaxSendWR, 7), max(c.MaxRecvWR, 7)
+func t4Depths(c *rpc.QPCaps, _ uint32) (send, recv uint32, ok bool) {
+	return max(c.MaxSendWR, 7), max(c.MaxRecvWR, 7), true
 }
+
+// mlx5Depths are those of mlx5_calc_sq_size of providers/mlx5/verbs.c in rdma-core: a send queue
+// has a power of two of octets, and as many requests as go into these. A request takes units of 64
+// octets, of which a queue has max_qp_wr at most (max_send_wqebb and max_qp_wr of hw/mlx5/main.c
+// before Linux's commit 1a7c18c485bf, which says so), for what is in front of its parts or its
+// octets inline (_sq_overhead and mlx5_calc_send_wqe): of RC and UC as much as binding a window
+// takes.
+func mlx5Depths(c *rpc.QPCaps, typ uint32) (send, recv uint32, ok bool) {
+	const unit, part, units = 64, 16, 32768
+	front := uint32(192)
+	if typ == rpc.TypeUD {
+		front = 64
+	}
+	size := front + c.MaxSendSGE*part
+	if c.MaxInline > 0 {
+		size = max(size, front+roundUp(4+c.MaxInline, part))
+	}
+	size = roundUp(size, unit)
+	all := abi.CeilPow2(c.MaxSendWR * size)
+	return all / size, 0, all/unit <= units
+}
+
+// t4CQDepth is that of c4iw_create_cq of hw/cxgb4/cq.c: multiples of 16, of which two are not for
+// completions.
+func t4CQDepth(asked uint32) uint32 { return roundUp(asked+2, 16) - 2 }
+
+// oneIsEmpty is how many completions are in a power of two of places one of which is none:
+// rxe_queue_init of sw/rxe/rxe_queue.c, and mlx5_ib_create_cq of hw/mlx5/cq.c, before which
+// create_cq of libmlx5 does the same.
+func oneIsEmpty(asked uint32) uint32 { return abi.CeilPow2(asked+1) - 1 }
+
+func roundUp(n, to uint32) uint32 { return (n + to - 1) / to * to }

@@ -55,9 +55,11 @@ type Profile struct {
 	// TooDeep, TooWide and TooInline are what the driver refuses a queue pair with that asks for more
 	// requests, parts of one, or octets inline.
 	TooDeep, TooWide, TooInline syscall.Errno
-	// Depths are how many requests the driver says that the queues of a queue pair have; nil: as many
-	// as the device's.
-	Depths func(asked *rpc.QPCaps) (send, recv uint32)
+	// Depths are how many requests the driver says that the queues of a queue pair of a type have; 0,
+	// and nil for both: as many as the device's. Not ok: that is too deep for the card.
+	Depths func(asked *rpc.QPCaps, typ uint32) (send, recv uint32, ok bool)
+	// CQDepths says the same of a completion queue.
+	CQDepths func(asked uint32) uint32
 }
 
 // A Lack is something that other cards have.
@@ -175,8 +177,8 @@ func (p *Profile) refusedOps() (ops uint32) {
 	return ops
 }
 
-// CheckQP says what the card refuses of a queue pair that is asked for.
-func (p *Profile) CheckQP(c *rpc.QPCaps) error {
+// CheckQP says what the card refuses of a queue pair of a type that is asked for.
+func (p *Profile) CheckQP(c *rpc.QPCaps, typ uint32) error {
 	switch {
 	case over(c.MaxSendWR, p.MaxQPWR), over(c.MaxRecvWR, p.MaxQPWR):
 		return p.refuse(p.TooDeep, "a queue of a queue pair has up to %d requests", p.MaxQPWR)
@@ -185,15 +187,31 @@ func (p *Profile) CheckQP(c *rpc.QPCaps) error {
 	case over(c.MaxInline, p.MaxInline):
 		return p.refuse(p.TooInline, "a request has up to %d octets inline", p.MaxInline)
 	}
+	if p.Depths == nil {
+		return nil
+	}
+	if _, _, ok := p.Depths(c, typ); !ok {
+		return p.refuse(p.TooDeep, "requests with so many parts or octets inline have no room for %d",
+			c.MaxSendWR)
+	}
 	return nil
 }
 
 // QPDepths is what the card says of a queue pair's depths that asks for these; 0: nothing.
-func (p *Profile) QPDepths(c *rpc.QPCaps) (send, recv uint32) {
-	if p.Depths == nil || p.CheckQP(c) != nil {
+func (p *Profile) QPDepths(c *rpc.QPCaps, typ uint32) (send, recv uint32) {
+	if p.Depths == nil || p.CheckQP(c, typ) != nil {
 		return 0, 0
 	}
-	return p.Depths(c)
+	send, recv, _ = p.Depths(c, typ)
+	return send, recv
+}
+
+// CQDepth is what the card says of a completion queue's depth that asks for so many; 0: nothing.
+func (p *Profile) CQDepth(asked uint32) uint32 {
+	if p.CQDepths == nil || p.CheckCQ(asked) != nil {
+		return 0
+	}
+	return p.CQDepths(asked)
 }
 
 // CheckCQ says the same of a completion queue.

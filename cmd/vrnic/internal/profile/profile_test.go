@@ -86,10 +86,10 @@ func TestChecks(t *testing.T) {
 		{rpc.QPCaps{MaxRecvSGE: 5}, syscall.EINVAL},
 		{rpc.QPCaps{MaxInline: 281}, syscall.EINVAL},
 	} {
-		if err := cxgb4.CheckQP(&tt.caps); !errors.Is(err, tt.want) {
+		if err := cxgb4.CheckQP(&tt.caps, rpc.TypeRC); !errors.Is(err, tt.want) {
 			t.Errorf("%+v: %v, want %v", tt.caps, err, tt.want)
 		}
-		if err := new(Profile).CheckQP(&tt.caps); err != nil {
+		if err := new(Profile).CheckQP(&tt.caps, rpc.TypeRC); err != nil {
 			t.Errorf("nobody's card refuses %+v: %v", tt.caps, err)
 		}
 	}
@@ -126,14 +126,51 @@ func TestDepths(t *testing.T) {
 		{"irdma", rpc.QPCaps{MaxSendWR: 8127, MaxRecvWR: 8127, MaxSendSGE: 6, MaxRecvSGE: 6}, 8127,
 			8191},
 		{"siw", rpc.QPCaps{MaxSendWR: 100, MaxRecvWR: 100}, 0, 0},
+		// 256 octets each, up to four parts
+		{"mlx5", rpc.QPCaps{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 4}, 128, 0},
+		{"mlx5", rpc.QPCaps{MaxSendWR: 8192, MaxSendSGE: 1, MaxInline: 60}, 8192, 0},
+		{"mlx5", rpc.QPCaps{MaxSendWR: 8193, MaxSendSGE: 1}, 0, 0}, // which is refused
+		// 320: 5120 of 8192 octets; 704: 7040; 448 of those inline: 4480
+		{"mlx5", rpc.QPCaps{MaxSendWR: 16, MaxSendSGE: 6}, 25, 0},
+		{"mlx5", rpc.QPCaps{MaxSendWR: 10, MaxSendSGE: 30}, 11, 0},
+		{"mlx5", rpc.QPCaps{MaxSendWR: 10, MaxSendSGE: 1, MaxInline: 200}, 18, 0},
 	} {
-		p, err := Find(tt.card, false)
+		p, err := Find(tt.card, tt.card == "mlx5")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if send, recv := p.QPDepths(&tt.caps); send != tt.send || recv != tt.recv {
+		if send, recv := p.QPDepths(&tt.caps, rpc.TypeRC); send != tt.send || recv != tt.recv {
 			t.Errorf("%s of %+v: %d and %d, want %d and %d", tt.card, tt.caps, send, recv, tt.send,
 				tt.recv)
+		}
+	}
+	mlx5, err := Find("mlx5", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 192 octets: 3840 of 4096
+	caps := rpc.QPCaps{MaxSendWR: 20, MaxSendSGE: 8}
+	if send, recv := mlx5.QPDepths(&caps, rpc.TypeUD); send != 21 || recv != 0 {
+		t.Errorf("a queue pair of datagrams: %d and %d", send, recv)
+	}
+}
+
+// So has a completion queue, and one that is refused has none.
+func TestCQDepths(t *testing.T) {
+	for _, tt := range []struct {
+		card        string
+		asked, want uint32
+	}{
+		{"siw", 100, 0}, {"cxgb4", 1, 14}, {"cxgb4", 14, 14}, {"cxgb4", 15, 30}, {"irdma", 100, 100},
+		{"rxe", 1, 1}, {"rxe", 2, 3}, {"rxe", 32767, 32767}, {"rxe", 32768, 0},
+		{"mlx5", 16, 31}, {"mlx5", 4194303, 4194303}, {"mlx5", 4194304, 0},
+	} {
+		p, err := Find(tt.card, tt.card == "rxe" || tt.card == "mlx5")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.CQDepth(tt.asked); got != tt.want {
+			t.Errorf("%s of %d: %d, want %d", tt.card, tt.asked, got, tt.want)
 		}
 	}
 }
