@@ -36,7 +36,7 @@ func TestProfiles(t *testing.T) {
 		{"rxe", ",transport=roce", 512, syscall.EINVAL, 0, 16, 32, 31, []string{`vendor_id:\s+0xffffff`,
 			`max_sge:\s+32\n`, `max_cqe:\s+32767\n`, `gid_tbl_len:\s+1024\n`, `max_pkeys:\s+64\n`,
 			`local_ca_ack_delay:\s+15\n`, `max_msg_sz:\s+0x800000\n`}},
-		{"mlx5", ",transport=roce", 0, syscall.ENOMEM, 0, 16, 32, 31, []string{`vendor_part_id:\s+4119`,
+		{"mlx5", ",transport=roce", 0, syscall.EINVAL, 0, 16, 32, 31, []string{`vendor_part_id:\s+4119`,
 			`fw_ver:\s+16\.27\.1016`, `max_sge:\s+30\n`,
 			`max_mr:\s+16777216\n`, `max_qp_rd_atom:\s+16\n`, `ODP_SUPPORT`,
 			`max_total_mcast_qp_attach:\s+503316480\n`}},

@@ -88,8 +88,8 @@ var all = []Profile{
 		// openucx/ucx issue 9830. The other limits: open-mpi/ompi pull request 6137, of the same card;
 		// what that does not show (windows, groups, handles, SRQs, PKeys, the delay of ACKs) is of
 		// the same driver: openucx/ucx issue 10317. The port: openucx/ucx issue 10430. What queue
-		// pairs are refused with: providers/mlx5/verbs.c of libmlx5 (mlx5_calc_sq_size and its
-		// callers), for a send queue; it is EINVAL for a receive queue there.
+		// pairs are refused with: mlx5_calc_sq_size and mlx5_calc_rq_size of providers/mlx5/verbs.c
+		// of rdma-core (the library of Mellanox's own distribution says ENOMEM if one is too deep).
 		Name: "mlx5", RoCE: true,
 		Firmware: "16.27.1016", VendorID: 0x02c9, PartID: 4119,
 		HCAType: "MT4119", BoardID: "MT_0000000080", PCIVendor: 0x15b3, PCIDevice: 0x1017,
@@ -101,7 +101,7 @@ var all = []Profile{
 		MaxIRD: 16, MaxORD: 16, MaxReads: 4194304, MaxAH: math.MaxInt32,
 		MaxGroups: 2097152, MaxGroupQPs: 240, MaxMembers: 503316480, MaxPKeys: 128, AckDelay: 16,
 		PortCaps: 0x04010000, MaxMsg: 0x40000000,
-		TooDeep: syscall.ENOMEM, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
+		TooDeep: syscall.EINVAL, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
 		Depths: mlx5Depths, CQDepths: oneIsEmpty,
 	},
 }
