@@ -108,7 +108,10 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 		e.p.mu.Unlock()
 		if over {
 			more, err := e.wire.Load().readInto(w)
-			return n + more, err
+			if n += more; n > 0 && err == io.EOF {
+				err = nil // it comes again, when nothing is left
+			}
+			return n, err
 		}
 		if err != nil || fill == 0 {
 			return n, err

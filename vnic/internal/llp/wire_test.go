@@ -135,7 +135,7 @@ func TestWire(t *testing.T) {
 			for {
 				n, err := to.ReadInto(&to.taker)
 				from.Flush()
-				if err == io.EOF {
+				if err == io.EOF && n == 0 { // an end shows only when nothing is left
 					break
 				}
 				if err != nil {
