@@ -49,6 +49,7 @@ type pipeEnd struct {
 	buf   []byte               // what this end has sent and the peer has not taken
 	show  func(segment []byte) // nil: nobody sees it
 	full  bool                 // the owner's: there was no room for the segment that comes next
+	given bool                 // the owner's: it has closed, and the wire is no more its own
 
 	wire atomic.Pointer[wire] // this end of what takes the ring's place, or nil; set with p.mu held
 
@@ -295,7 +296,8 @@ func (e *pipeEnd) Close() error {
 			e.p.reset = true
 		}
 	})
-	if w := e.wire.Load(); w != nil {
+	if w := e.wire.Load(); w != nil && !e.given {
+		e.given = true
 		w.close()
 	}
 	return nil

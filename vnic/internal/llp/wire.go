@@ -111,7 +111,7 @@ func (p *pipe) settleLocked() {
 // Flush implements Stream. A step ends with it, so that it is also what has an end leave.
 func (e *pipeEnd) Flush() {
 	w := e.wire.Load()
-	if w == nil {
+	if w == nil || e.given {
 		return
 	}
 	if !e.left && !e.full {

@@ -156,6 +156,7 @@ func TestWireEnds(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, x, y *talker, a *iwarptest.Stream){
 		"close": func(t *testing.T, x, y *talker, a *iwarptest.Stream) {
 			x.Close()
+			x.Flush() // the step goes on to its end
 			for range 100 {
 				synctest.Wait()
 				if _, err := y.ReadInto(&y.taker); err == io.EOF {
