@@ -336,7 +336,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32, take bool) (
 		if d.seq.Load() != d.odd || d.from.Gone() {
 			d.state, d.given = dirClosed, false
 			markSettled.pass()
-		} else if d.given && take {
+		} else if d.given && take && d.to.Flushes() {
 			break
 		} else if i == shutLooks {
 			d.awaitLocked()
@@ -429,7 +429,7 @@ func (d *Direction) settled(until time.Time) bool {
 	if d.state == dirShut && d.seq.Load() == d.odd && !d.from.Gone() {
 		// It may use one receive still, whose program finds either the message or that it was flushed:
 		// docs/decisions.md#X16. Memory is kept for it all the same, however long that takes.
-		d.given = d.given || !time.Now().Before(until) && d.to.Flushes()
+		d.given = d.over || !time.Now().Before(until) && d.to.Flushes()
 		if !d.given {
 			return false
 		}

@@ -217,6 +217,39 @@ func TestPairStandsStill(t *testing.T) {
 	}
 }
 
+// What has been said of receives that are to be flushed is not so of those that are posted when the
+// queue pair is used again: they are kept for a sender that stands still.
+func TestPairStandsStillReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPairTest(t, 0)
+		d := &p.pair.Dirs[0]
+		d.Open()
+		p.word(abi.DirSeq).Store(5)
+		d.Shut()
+		p.flushes.Store(true)
+		if p.qps[1].RQ.Settle() {
+			t.Fatal("there can be another pair")
+		}
+		time.Sleep(2 * time.Second)
+		<-p.woke // nothing is posted
+		p.flushes.Store(false)
+		p.post(pairDepth)
+		if p.take() {
+			t.Fatal("a receive that nobody flushes is given out")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(p.woke) != 0 {
+			t.Error("it is woken, and nothing has changed")
+		}
+		p.word(abi.DirSeq).Store(6)
+		<-p.woke
+		if !p.take() {
+			t.Error("the sender has gone on")
+		}
+	})
+}
+
 // docs/direct.md#death: what a sender that has died has stamped has come.
 func TestPairDeath(t *testing.T) {
 	p := newPairTest(t, 6)
