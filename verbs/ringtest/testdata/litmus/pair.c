@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 	times = argc == 2 ? (uint32_t)atoi(argv[1]) : 0;
 	if (!times || !make())
 		return 2;
-	alarm(60 + times / 10000); /* a message that is lost is waited for */
+	alarm(300 + times / 10000); /* a message that is lost is waited for */
 	if (pthread_create(&threads[0], NULL, receive, NULL) ||
 	    pthread_create(&threads[1], NULL, sends, NULL))
 		return 2;
