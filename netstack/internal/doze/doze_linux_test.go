@@ -63,8 +63,9 @@ func TestEpoll(t *testing.T) {
 		go func() {
 			waited <- e.Wait(func(fd uintptr) bool {
 				looks++
-				looked <- struct{}{}
-				return p.read(fd)
+				found := p.read(fd)
+				looked <- struct{}{} // only now something may come
+				return found
 			})
 		}()
 		<-looked
