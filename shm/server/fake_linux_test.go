@@ -214,7 +214,12 @@ func (q *fakeSRQ) Close() error {
 	}
 	return nil
 }
-func (p *fakePD) Depths(rpc.QPCaps, uint32) (send, recv uint32) { return 0, 0 }
+func (p *fakePD) Depths(c rpc.QPCaps, _ uint32) (send, recv uint32) {
+	if _, ok := c.Round(abi.MaxDepth, false); !ok {
+		panic("capabilities that nobody has checked")
+	}
+	return 0, 0
+}
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()

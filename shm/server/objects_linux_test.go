@@ -84,6 +84,10 @@ func TestSRQ(t *testing.T) {
 	req := rpc.CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: rpc.QPCaps{
 		MaxRecvWR: 9, MaxRecvSGE: 2, TxSlab: 100, RxSlab: 100}}
 	c.refuse(t, rpc.OpCreateQP, syscall.EINVAL, &req)
+	for _, inline := range []uint32{abi.MaxInline + 1, 1<<32 - 256} { // no handler reckons with it
+		c.refuse(t, rpc.OpCreateQP, syscall.EINVAL, &rpc.CreateQPRequest{PD: pd.PD, SendCQ: q.cq,
+			RecvCQ: q.cq, Caps: rpc.QPCaps{MaxSendWR: 1, MaxSendSGE: 1, MaxInline: inline}})
+	}
 	req.PD, req.SRQ = q.pd, 99
 	c.refuse(t, rpc.OpCreateQP, syscall.ENOENT, &req)
 	req.SRQ = r.SRQ

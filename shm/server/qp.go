@@ -267,6 +267,9 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	if max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR) > depth {
 		return nil, s.overBy(syscall.EINVAL, "depth")
 	}
+	if _, ok := req.Caps.Round(depth, q.srq != nil); !ok { // the handler reckons with them
+		return nil, syscall.EINVAL
+	}
 	send, recv := pd.h.Depths(req.Caps, parts.Type)
 	want := req.Caps
 	want.MaxSendWR = max(want.MaxSendWR, min(send, depth))
