@@ -193,7 +193,7 @@ func (c *connectable) End(a *cm.Attempt) {
 	})
 }
 
-func (c *connectable) Disconnect(a *cm.Attempt) {
+func (c *connectable) Disconnect(a *cm.Attempt, then func()) {
 	qp := (*QP)(c)
 	qp.callAsync(func() {
 		switch {
@@ -202,6 +202,9 @@ func (c *connectable) Disconnect(a *cm.Attempt) {
 			qp.toError(nil)
 		case qp.attached:
 			qp.disconnect()
+		}
+		if then != nil {
+			then()
 		}
 	})
 }

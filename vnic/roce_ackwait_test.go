@@ -1,6 +1,7 @@
 package vnic_test
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,12 +23,21 @@ type rally struct {
 	mu    sync.Mutex
 	alone map[packet.QPN]int       // ACKs that went alone, by whom they were for
 	last  map[packet.QPN]time.Time // when a Write went there
+	went  []packet.Opcode          // all, in their order
 }
 
 // rallyDelay is how long a packet takes.
 const rallyDelay = 10 * time.Microsecond
 
 func newRally(t *testing.T) *rally {
+	r, f, cfg := unconnected(t)
+	r.ends = [2]*vnictest.Peer{vnictest.NewPeer(t, f.a, cfg), vnictest.NewPeer(t, f.b, cfg)}
+	vnictest.ConnectByNumber(t, r.ends[0], r.ends[1], nil)
+	return r
+}
+
+// unconnected is a rally without its ends, and what they are to be.
+func unconnected(t *testing.T) (*rally, *fabric, vnictest.PeerConfig) {
 	r := &rally{t: t, alone: map[packet.QPN]int{}, last: map[packet.QPN]time.Time{}}
 	f := newFabric(t, vnictest.RoCELink{Delay: rallyDelay, Lost: func(ip []byte) bool {
 		p, err := udp.Parse(ip)
@@ -41,6 +51,7 @@ func newRally(t *testing.T) *rally {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.went = append(r.went, h.Opcode)
 		if now := time.Now(); h.Opcode != packet.Acknowledge {
 			r.last[h.Dest] = now
 		} else if !now.Equal(r.last[h.Dest]) {
@@ -48,10 +59,8 @@ func newRally(t *testing.T) *rally {
 		}
 		return false
 	}})
-	cfg := vnictest.PeerConfig{CQDepth: 4096, QP: rdma.QPConfig{Type: rdma.RC, MaxSendWR: 4096}}
-	r.ends = [2]*vnictest.Peer{vnictest.NewPeer(t, f.a, cfg), vnictest.NewPeer(t, f.b, cfg)}
-	vnictest.ConnectByNumber(t, r.ends[0], r.ends[1], nil)
-	return r
+	return r, f, vnictest.PeerConfig{CQDepth: 4096,
+		QP: rdma.QPConfig{Type: rdma.RC, MaxSendWR: 4096}}
 }
 
 // write has an end write to the other one, which has it when write returns.
@@ -167,4 +176,27 @@ func TestACKBeforeEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A program that disconnects in place of an answer: the peer is told behind the ACK, as it may give
+// up what it waits for then. ROCE-168.
+func TestACKBeforeDisconnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, cfg := unconnected(t)
+		x, y := vnictest.NewQPs(t, f.a, f.b, cfg, cfg)
+		r.ends = [2]*vnictest.Peer{x, y}
+		r.rounds(20, 0)
+		r.write(0)
+		r.wantAlone("an answer is expected", 0, 16)
+		r.went = nil
+		if err := y.Conn.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantDone("written", 0, rallyDelay)
+		<-x.Conn.Done()
+		message := packet.SendOnly.Of(packet.UD)
+		if want := []packet.Opcode{packet.Acknowledge, message, message}; !slices.Equal(r.went, want) {
+			t.Errorf("%v went, want %v: an ACK, a DREQ, a DREP", r.went, want)
+		}
+	})
 }

@@ -128,7 +128,7 @@ func TestLentQP(t *testing.T) {
 		t.Errorf("behind a call in place the token is %d, want %d", token, tokenAgain)
 	}
 	for i, a := range []*cm.Attempt{before, present} {
-		(*connectable)(qp).Disconnect(a)
+		(*connectable)(qp).Disconnect(a, nil)
 		qp.do(func() { draining[i] = qp.draining })
 	}
 	if draining != [2]bool{false, true} {

@@ -287,7 +287,7 @@ func (id *ID) Disconnect() error {
 	if !connected || a == nil {
 		return fmt.Errorf("disconnect: %w", rdma.ErrNotConnected)
 	}
-	a.qp.Disconnect(a)
+	a.qp.Disconnect(a, nil)
 	return nil
 }
 

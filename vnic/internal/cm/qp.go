@@ -30,8 +30,9 @@ type QP interface {
 	// End is Release, or ends a's connection at once. It does not run the QP on the caller's
 	// goroutine.
 	End(a *Attempt)
-	// Disconnect begins the graceful end of a's connection, as End does.
-	Disconnect(a *Attempt)
+	// Disconnect begins the graceful end of a's connection, as End does. then, if it is not nil, is
+	// called when that has been done, by who runs the QP, but not if the QP is destroyed first.
+	Disconnect(a *Attempt, then func())
 	// Modify changes attributes of a QP of RoCE, see rdma.QP. If wait is set it waits for the way to
 	// the peer; else, of a user who is not to wait, EINPROGRESS says that it is not known at once.
 	Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask, wait bool) error

@@ -309,7 +309,7 @@ func (x *exchange) rejected(state state, a *Attempt, e *protocol.Event) {
 		}
 	default:
 		if a != nil {
-			a.qp.Disconnect(a)
+			a.qp.Disconnect(a, nil)
 		}
 		x.disconnected(errno(syscall.ECONNRESET, "%v has given the connection up, reason %d",
 			id.Remote(), e.Reason))
@@ -342,12 +342,18 @@ func (id *ID) disconnectRoCE() error {
 	if s != stateConnected && s != stateDisconnected || x == nil || id.space == PortSpaceUDP {
 		return fmt.Errorf("disconnect: %w", rdma.ErrNotConnected)
 	}
-	if a != nil {
-		a.qp.Disconnect(a)
+	tell := func() {
+		id.m.gsi().Do(func(now time.Time, _ *protocol.Manager) {
+			_ = x.conn.Disconnect(now) // an error: it is over
+		})
 	}
-	id.m.gsi().Do(func(now time.Time, _ *protocol.Manager) {
-		_ = x.conn.Disconnect(now) // an error: it is over
-	})
+	if a == nil {
+		tell()
+		return nil
+	}
+	// Behind what the QP still owes its peer, who is told that the connection is over and may give it
+	// up. A QP that is destroyed meanwhile has the peer told by its end.
+	a.qp.Disconnect(a, tell)
 	return nil
 }
 
