@@ -269,6 +269,17 @@ func (q *fakeQP) Attach(g [16]byte) error {
 }
 func (q *fakeQP) Detach([16]byte) error { return nil }
 func (c *fakeCQ) Resize(int) error      { return nil }
+
+// keptSize is how many completions no CQ can be made to hold.
+const keptSize = 1<<32 - 7
+
+func (c *fakeCQ) CheckResize(n uint32) error {
+	if n == keptSize {
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
 func (p *fakePD) CreateAH(a *rpc.AHAttr) (AHHandler, error) {
 	if a.Flags != rpc.AHGlobal {
 		return nil, syscall.EINVAL

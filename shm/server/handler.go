@@ -118,6 +118,8 @@ type MWHandler interface {
 
 // A CQHandler is a completion queue. Close returns EBUSY while a QP uses it.
 type CQHandler interface {
+	// CheckResize is asked before there is memory for a ring for so many, which may be any number.
+	CheckResize(asked uint32) error
 	// Resize says that the ring holds size completions from now on.
 	Resize(size int) error
 	Close() error

@@ -184,6 +184,9 @@ func (o *operation) resizeCQ(req *rpc.ResizeCQRequest) (*rpc.ResizeCQReply, erro
 	if err != nil {
 		return nil, err
 	}
+	if err := cq.h.CheckResize(req.CQE); err != nil {
+		return nil, err
+	}
 	if req.CQE < 1 {
 		return nil, syscall.EINVAL
 	}

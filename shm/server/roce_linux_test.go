@@ -28,6 +28,9 @@ func TestResizeCQ(t *testing.T) {
 	for _, n := range []uint32{0, 1025, 1 << 31, ^uint32(0)} {
 		c.refuse(t, rpc.OpResizeCQ, syscall.EINVAL, &rpc.ResizeCQRequest{CQ: q.cq, CQE: n})
 	}
+	// What lies above has the first word: a card that cannot do it has its own errno for any number.
+	c.refuse(t, rpc.OpResizeCQ, syscall.EOPNOTSUPP, &rpc.ResizeCQRequest{CQ: q.cq, CQE: keptSize})
+	c.refuse(t, rpc.OpSwitchCQ, syscall.EINVAL, &rpc.HandleRequest{Handle: q.cq})
 	c.refuse(t, rpc.OpResizeCQ, syscall.ENOENT, &rpc.ResizeCQRequest{CQ: q.cq + 1, CQE: 1})
 	resize := func(n uint32) ([]byte, uint32) {
 		t.Helper()

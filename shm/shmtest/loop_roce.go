@@ -25,5 +25,8 @@ func (i *loopID) Join(netip.Addr, uint64) error { return syscall.EOPNOTSUPP }
 // Leave implements server.IDHandler.
 func (i *loopID) Leave(netip.Addr) error { return syscall.EOPNOTSUPP }
 
+// CheckResize implements server.CQHandler.
+func (q *loopCQ) CheckResize(uint32) error { return nil }
+
 // Resize implements server.CQHandler: the ring alone decides what there is room for.
 func (q *loopCQ) Resize(int) error { return nil }

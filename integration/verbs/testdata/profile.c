@@ -1,8 +1,8 @@
 /*
  * What a device that shows itself as a card of others holds to: profile DEVICE INLINE ERRNO NOSRQ
- * SEND RECV CQ are the octets that the card has room for inline, what it refuses queues with that are
+ * SEND RECV CQ RESIZE are the octets that the card has room for inline, what it refuses queues with that are
  * too deep, whether it has no shared receive queues, what depths it makes of 16 and 20,
- * and of 16 of a completion queue.
+ * and of 16 of a completion queue, and what it says to making that longer.
  */
 #include "vt.h"
 
@@ -33,9 +33,9 @@ int main(int argc, char **argv)
 	struct ibv_qp_cap got;
 	struct ibv_srq *srq;
 	unsigned int max_inline;
-	int i, deep, no_srq, err;
+	int i, deep, no_srq, resize, err;
 
-	CHECK_EQ(argc, 8);
+	CHECK_EQ(argc, 9);
 	max_inline = (unsigned int)atoi(argv[2]);
 	deep = atoi(argv[3]);
 	no_srq = atoi(argv[4]);
@@ -48,8 +48,11 @@ int main(int argc, char **argv)
 	CHECK(pd = ibv_alloc_pd(c));
 	CHECK(cq = ibv_create_cq(c, 16, NULL, NULL, 0));
 	CHECK_EQ(cq->cqe, atoi(argv[7]));
-	CHECK_EQ(ibv_resize_cq(cq, 5), 0);
-	CHECK_EQ(ibv_resize_cq(cq, 16), 0);
+	resize = atoi(argv[8]);
+	CHECK_EQ(ibv_resize_cq(cq, 5), resize);
+	CHECK_EQ(ibv_resize_cq(cq, 16), resize);
+	CHECK_EQ(ibv_resize_cq(cq, 0), resize ? resize : EINVAL);
+	CHECK_EQ(ibv_resize_cq(cq, attr.max_cqe + 1), resize ? resize : EINVAL);
 	CHECK_EQ(cq->cqe, atoi(argv[7]));
 
 #define CAP(sends, sge, octets) ((struct ibv_qp_cap){ .max_send_wr = sends, .max_recv_wr = 1, \

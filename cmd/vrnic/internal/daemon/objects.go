@@ -80,10 +80,9 @@ type cqHandler struct {
 
 func (h *cqHandler) source() asyncSource { return asyncSource{rpc.ObjCQ, h.cq.Handle()} }
 
+func (h *cqHandler) CheckResize(asked uint32) error { return h.sd.dev.card().CheckResizeCQ(asked) }
+
 func (h *cqHandler) Resize(size int) error {
-	if err := h.sd.dev.card().CheckCQ(uint32(size/2 + 1)); err != nil { // the least it was asked for
-		return err
-	}
 	h.flush()
 	return errno(h.cq.Resize(size))
 }

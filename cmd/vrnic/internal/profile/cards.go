@@ -41,7 +41,8 @@ var all = []Profile{
 		MaxSRQ: 102400, MaxSRQWR: 327680, MaxSRQSGE: 6,
 		MaxIRD: 128, MaxORD: 128, MaxReads: 102400 * 128,
 		GIDs: 1, PortCaps: portCM | portMgmt, MaxMsg: math.MaxUint32,
-		Lacks:   LacksODP | LacksTimestamps | LacksAtomics | LacksImmediate | LacksMW,
+		Lacks: LacksODP | LacksTimestamps | LacksAtomics | LacksImmediate | LacksMW |
+			LacksResizeCQ,
 		TooDeep: syscall.EINVAL, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
 	},
 	{
@@ -76,7 +77,7 @@ var all = []Profile{
 		MaxIRD: 32, MaxORD: 32, GIDs: 1,
 		PortCaps: portCM | portSNMP | portReinit | portMgmt | portVendor | portBootMgmt,
 		MaxMsg:   math.MaxUint32,
-		Lacks:    LacksODP | LacksTimestamps | LacksAtomics,
+		Lacks:    LacksODP | LacksTimestamps | LacksAtomics | LacksResizeCQ,
 		TooDeep:  syscall.E2BIG, TooWide: syscall.EINVAL, TooInline: syscall.EINVAL,
 		Depths: t4Depths, CQDepths: t4CQDepth,
 	},

@@ -72,6 +72,7 @@ const (
 	LacksImmediate
 	LacksSRQ
 	LacksMW
+	LacksResizeCQ
 )
 
 // Find is the profile of a name for a device of iWARP or RoCE.
@@ -220,6 +221,14 @@ func (p *Profile) CheckCQ(depth uint32) error {
 		return p.refuse(syscall.EINVAL, "a completion queue has up to %d completions", p.MaxCQE)
 	}
 	return nil
+}
+
+// CheckResizeCQ says the same of one that is to have another size.
+func (p *Profile) CheckResizeCQ(depth uint32) error {
+	if p.Lacks&LacksResizeCQ != 0 {
+		return p.refuse(syscall.EOPNOTSUPP, "a completion queue keeps its size")
+	}
+	return p.CheckCQ(depth)
 }
 
 // CheckSRQ says the same of a shared receive queue.

@@ -93,9 +93,20 @@ func TestChecks(t *testing.T) {
 			t.Errorf("nobody's card refuses %+v: %v", tt.caps, err)
 		}
 	}
+	for _, depth := range []uint32{0, 16, 65519} {
+		if err := cxgb4.CheckResizeCQ(depth); !errors.Is(err, syscall.EOPNOTSUPP) {
+			t.Errorf("a CQ of cxgb4 is made to hold %d: %v", depth, err)
+		}
+	}
 	irdma, err := Find("irdma", true)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := irdma.CheckResizeCQ(1048574); err != nil {
+		t.Errorf("a CQ of irdma that is made longer: %v", err)
+	}
+	if err := irdma.CheckResizeCQ(1048575); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a CQ of irdma that is made too long: %v", err)
 	}
 	if err := irdma.CheckSRQ(1, 1); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("an SRQ of irdma: %v", err)
