@@ -203,7 +203,25 @@ func (p *fakePD) CreateSRQ(_ *rpc.CreateSRQRequest, r *ring.DaemonSRQ) (SRQHandl
 	return q, nil
 }
 func (q *fakeSRQ) SetLimit(n uint32) error { q.limit = n; return nil }
-func (q *fakeSRQ) Limit() (uint32, error)  { return q.limit, nil }
+
+func (q *fakeSRQ) Query(r *rpc.QuerySRQReply) error {
+	r.Limit = q.limit
+	return nil
+}
+
+// SRQSize rounds an SRQ of oddSRQ receives up.
+func (p *fakePD) SRQSize(maxWR, maxSGE uint32) (wr, sge uint32) {
+	if maxWR > abi.MaxDepth || maxSGE > abi.MaxSGE {
+		panic("sizes that nobody has checked")
+	}
+	if maxWR == oddSRQ {
+		return oddSRQ + 2, maxSGE + 1
+	}
+	return 0, 0
+}
+
+const oddSRQ = 13
+
 func (q *fakeSRQ) Bell(func() bool) bool {
 	q.bells.Add(1)
 	return false
@@ -214,12 +232,18 @@ func (q *fakeSRQ) Close() error {
 	}
 	return nil
 }
-func (p *fakePD) Depths(c rpc.QPCaps, _ uint32) (send, recv uint32) {
+func (p *fakePD) QPSize(c rpc.QPCaps, _ uint32) (size QPSize) {
 	if _, ok := c.Round(abi.MaxDepth, false); !ok {
 		panic("capabilities that nobody has checked")
 	}
-	return 0, 0
+	if c.MaxInline == oddInline {
+		size.Inline = oddInline + 4
+	}
+	return size
 }
+
+const oddInline = 97
+
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()

@@ -73,17 +73,23 @@ type PDHandler interface {
 	RegMR(req *rpc.RegMRRequest, mem *osmem.Memory, old MRHandler) (MRHandler, error)
 	AllocMR(maxLen uint64) (MRHandler, error)
 	AllocMW(typ uint32) (MWHandler, error)
-	// CreateSRQ: rings.Layout says what sizes the SRQ has.
+	// SRQSize is how many receives of how many parts an SRQ is said to have that asks for these; 0: as
+	// many as its ring.
+	SRQSize(maxWR, maxSGE uint32) (wr, sge uint32)
+	// CreateSRQ: rings.Layout says what sizes the SRQ's ring has, req what was asked for.
 	CreateSRQ(req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
-	// Depths are how many requests the queues of a QP of a type are said to have that asks for these;
-	// 0: as many as the rings have.
-	Depths(asked rpc.QPCaps, typ uint32) (send, recv uint32)
+	// QPSize is what a QP of a type is said to have that asks for these.
+	QPSize(asked rpc.QPCaps, typ uint32) QPSize
 	CreateQP(p *QPParts) (QPHandler, error)
 	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
 	// call may know it.
 	CreateAH(attr *rpc.AHAttr) (AHHandler, error)
 	Close() error
 }
+
+// A QPSize is how many requests the queues of a QP are said to have, and how many octets inline; 0:
+// as many as the rings have.
+type QPSize struct{ Send, Recv, Inline uint32 }
 
 // An AHHandler is an address handle.
 type AHHandler interface {
@@ -129,7 +135,8 @@ type CQHandler interface {
 // ring from any goroutine, one at a time.
 type SRQHandler interface {
 	SetLimit(n uint32) error
-	Limit() (uint32, error)
+	// Query fills Limit; the rest is what the client was told when the SRQ was made.
+	Query(r *rpc.QuerySRQReply) error
 	// Bell says that the client may have posted, and that all QPs that wait for it should look. It is
 	// called as QPHandler.Bell is.
 	Bell(waiting func() bool) (more bool)

@@ -67,6 +67,14 @@ func TestSRQ(t *testing.T) {
 	if info != (rpc.QuerySRQReply{MaxWR: 8, MaxSGE: 3, Limit: 5}) {
 		t.Errorf("%+v", info)
 	}
+	// What lies above may say other sizes, for which the ring has room.
+	odd, om, _ := c.newSRQ(q.pd, oddSRQ, 3)
+	c.do(rpc.OpQuerySRQ, &rpc.HandleRequest{Handle: odd.SRQ}, &info)
+	if odd.MaxWR != 15 || odd.MaxSGE != 4 || info != (rpc.QuerySRQReply{MaxWR: 15, MaxSGE: 4}) ||
+		om.Layout.RQSize != 16 || om.Layout.RQMaxSGE() < 4 {
+		t.Errorf("%+v, %+v of %+v", odd, info, om.Layout)
+	}
+	c.do(rpc.OpDestroySRQ, &rpc.HandleRequest{Handle: odd.SRQ}, nil)
 	c.refuse(t, rpc.OpModifySRQ, syscall.EOPNOTSUPP, &rpc.ModifySRQRequest{SRQ: r.SRQ,
 		Mask: rpc.ModifySRQMaxWR, MaxWR: 16})
 	c.refuse(t, rpc.OpModifySRQ, syscall.EINVAL, &rpc.ModifySRQRequest{SRQ: r.SRQ, Mask: 4},
@@ -88,6 +96,14 @@ func TestSRQ(t *testing.T) {
 		c.refuse(t, rpc.OpCreateQP, syscall.EINVAL, &rpc.CreateQPRequest{PD: pd.PD, SendCQ: q.cq,
 			RecvCQ: q.cq, Caps: rpc.QPCaps{MaxSendWR: 1, MaxSendSGE: 1, MaxInline: inline}})
 	}
+	inline := rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq, Caps: rpc.QPCaps{MaxSendWR: 1,
+		MaxSendSGE: 1, MaxInline: oddInline}}
+	var told rpc.CreateQPReply
+	im, err := ring.OpenClientQP(c.mmap(c.do(rpc.OpCreateQP, &inline, &told)[0]))
+	if err != nil || told.Caps.MaxInline != oddInline+4 || im.Layout.MaxInline < oddInline+4 {
+		t.Errorf("%v: %+v of %+v", err, told.Caps, im.Layout)
+	}
+	c.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: told.QP}, nil)
 	req.PD, req.SRQ = q.pd, 99
 	c.refuse(t, rpc.OpCreateQP, syscall.ENOENT, &req)
 	req.SRQ = r.SRQ

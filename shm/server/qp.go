@@ -273,10 +273,11 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	if _, ok := req.Caps.Round(depth, q.srq != nil); !ok { // the handler reckons with them
 		return nil, syscall.EINVAL
 	}
-	send, recv := pd.h.Depths(req.Caps, parts.Type)
+	size := pd.h.QPSize(req.Caps, parts.Type)
 	want := req.Caps
-	want.MaxSendWR = max(want.MaxSendWR, min(send, depth))
-	want.MaxRecvWR = max(want.MaxRecvWR, min(recv, depth))
+	want.MaxSendWR = max(want.MaxSendWR, min(size.Send, depth))
+	want.MaxRecvWR = max(want.MaxRecvWR, min(size.Recv, depth))
+	want.MaxInline = max(want.MaxInline, min(size.Inline, abi.MaxInline))
 	caps, ok := want.Round(depth, q.srq != nil)
 	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
 		req.Flags&^(rpc.CreateQPSigAll|rpc.CreateQPEndInError) != 0 {
@@ -292,7 +293,7 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 		return nil, err
 	}
 	o.send(fd)
-	q.mem, q.caps, q.rings = mem, told(caps, want, send, recv), ring.NewDaemonQP(mem.Mem, l, n, s.Fail)
+	q.mem, q.caps, q.rings = mem, told(caps, want, size), ring.NewDaemonQP(mem.Mem, l, n, s.Fail)
 	parts.Caps, parts.Rings = caps, q.rings
 	if q.h, err = pd.h.CreateQP(parts); err != nil {
 		o.out = nil
@@ -310,12 +311,15 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 
 // told are the caps that a QP is said to have, whose rings have caps: as many requests as were
 // wanted, where its handler has something to say of that.
-func told(caps, want rpc.QPCaps, send, recv uint32) rpc.QPCaps {
-	if send != 0 {
+func told(caps, want rpc.QPCaps, size QPSize) rpc.QPCaps {
+	if size.Send != 0 {
 		caps.MaxSendWR = want.MaxSendWR
 	}
-	if recv != 0 && caps.MaxRecvWR != 0 {
+	if size.Recv != 0 && caps.MaxRecvWR != 0 {
 		caps.MaxRecvWR = want.MaxRecvWR
+	}
+	if size.Inline != 0 {
+		caps.MaxInline = want.MaxInline
 	}
 	return caps
 }

@@ -16,6 +16,7 @@ type srqObj struct {
 	h     SRQHandler
 	rings *ring.DaemonSRQ
 	mem   *osmem.Region
+	told  rpc.QuerySRQReply // what it is said to have
 	bell  *bellObj
 	users int // QPs
 }
@@ -37,13 +38,13 @@ func (o *operation) createSRQ(req *rpc.CreateSRQRequest) (*rpc.CreateSRQReply, e
 	if err != nil {
 		return nil, err
 	}
-	l := abi.NewSRQLayout(abi.CeilPow2(max(req.MaxWR, 1)), max(req.MaxSGE, 1))
+	l, told := s.srqSize(pd, req)
 	mem, fd, err := s.newRing("srq", l.Size())
 	if err != nil {
 		return nil, err
 	}
 	o.send(fd)
-	q := &srqObj{pd: pd, mem: mem, rings: ring.NewDaemonSRQ(mem.Mem, l, n, s.Fail)}
+	q := &srqObj{pd: pd, mem: mem, told: told, rings: ring.NewDaemonSRQ(mem.Mem, l, n, s.Fail)}
 	if q.h, err = pd.h.CreateSRQ(req, q.rings); err != nil {
 		o.out = nil
 		s.freeRing(mem)
@@ -52,7 +53,24 @@ func (o *operation) createSRQ(req *rpc.CreateSRQRequest) (*rpc.CreateSRQReply, e
 	pd.users++
 	put(s, &s.srqs, n, q)
 	q.bell = s.addBell(q.h.Bell)
-	return &rpc.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: l.RQSize, MaxSGE: l.RQMaxSGE()}, nil
+	return &rpc.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: told.MaxWR, MaxSGE: told.MaxSGE}, nil
+}
+
+// srqSize is how large the ring of an SRQ is that asks for req, which has been checked, and what it
+// is said to have.
+func (s *Session) srqSize(pd *pdObj, req *rpc.CreateSRQRequest) (l abi.QPLayout,
+	told rpc.QuerySRQReply) {
+	wr, sge := pd.h.SRQSize(req.MaxWR, req.MaxSGE)
+	wr, sge = min(wr, uint32(s.limits.Depth)), min(sge, abi.MaxSGE)
+	l = abi.NewSRQLayout(abi.CeilPow2(max(req.MaxWR, wr, 1)), max(req.MaxSGE, sge, 1))
+	told.MaxWR, told.MaxSGE = l.RQSize, l.RQMaxSGE()
+	if wr != 0 && wr >= req.MaxWR {
+		told.MaxWR = wr
+	}
+	if sge != 0 && sge >= req.MaxSGE {
+		told.MaxSGE = sge
+	}
+	return l, told
 }
 
 func (o *operation) modifySRQ(req *rpc.ModifySRQRequest) error {
@@ -77,12 +95,11 @@ func (o *operation) querySRQ(req *rpc.HandleRequest) (*rpc.QuerySRQReply, error)
 	if err != nil {
 		return nil, err
 	}
-	limit, err := q.h.Limit()
-	if err != nil {
+	r := q.told
+	if err := q.h.Query(&r); err != nil {
 		return nil, err
 	}
-	return &rpc.QuerySRQReply{MaxWR: q.rings.Layout.RQSize, MaxSGE: q.rings.Layout.RQMaxSGE(),
-		Limit: limit}, nil
+	return &r, nil
 }
 
 func (o *operation) destroySRQ(req *rpc.HandleRequest) (*rpc.DestroyReply, error) {

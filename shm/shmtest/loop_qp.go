@@ -36,7 +36,7 @@ type loopQP struct {
 	wqe     abi.SendWQE
 }
 
-func (p *loopPD) Depths(rpc.QPCaps, uint32) (send, recv uint32) { return 0, 0 }
+func (p *loopPD) QPSize(rpc.QPCaps, uint32) server.QPSize { return server.QPSize{} }
 
 func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l := p.c.sess.l

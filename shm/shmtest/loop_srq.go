@@ -19,6 +19,9 @@ type loopSRQ struct {
 	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
 }
 
+// SRQSize implements shm.PDHandler: as many as the ring.
+func (p *loopPD) SRQSize(uint32, uint32) (wr, sge uint32) { return 0, 0 }
+
 func (p *loopPD) CreateSRQ(_ *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler,
 	error) {
 	l := p.c.sess.l
@@ -36,11 +39,12 @@ func (s *loopSRQ) SetLimit(n uint32) error {
 	return nil
 }
 
-// Limit implements shm.SRQHandler.
-func (s *loopSRQ) Limit() (uint32, error) {
+// Query implements shm.SRQHandler.
+func (s *loopSRQ) Query(r *rpc.QuerySRQReply) error {
 	s.pd.c.sess.l.mu.Lock()
 	defer s.pd.c.sess.l.mu.Unlock()
-	return s.limit, nil
+	r.Limit = s.limit
+	return nil
 }
 
 // Bell implements shm.SRQHandler: all that wait look.

@@ -185,6 +185,8 @@ static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request
 		bound(&qp->rq.max_sge, c->attr.max_sge);
 		bound(&qp->sq.max_inline, c->attr.max_inline);
 	}
+	if (rep->caps.max_inline && rep->caps.max_inline >= req->caps.max_inline)
+		bound(&qp->sq.max_inline, rep->caps.max_inline);
 	qp->cap.max_send_wr = depth(l.sq_size, rep->caps.max_send_wr, req->caps.max_send_wr);
 	qp->cap.max_recv_wr = depth(l.rq_size, rep->caps.max_recv_wr, req->caps.max_recv_wr);
 	qp->cap.max_send_sge = qp->sq.max_sge;

@@ -286,8 +286,8 @@ static int make(struct vrnic_srq *srq, struct ibv_pd *pd, struct ibv_srq_attr *a
 	struct vrnic_session *s = srq->s;
 	struct vrnic_create_srq_request req = {
 		.pd = pd->handle,
-		.max_wr = attr->max_wr ? attr->max_wr : 1,
-		.max_sge = attr->max_sge ? attr->max_sge : 1,
+		.max_wr = attr->max_wr, /* 0: as few as there can be */
+		.max_sge = attr->max_sge,
 	};
 	struct vrnic_create_srq_reply rep;
 	struct vrnic_layout l;
@@ -311,8 +311,11 @@ static int make(struct vrnic_srq *srq, struct ibv_pd *pd, struct ibv_srq_attr *a
 	}
 	if (c->attr.card && srq->rq.max_sge > c->attr.max_srq_sge)
 		srq->rq.max_sge = c->attr.max_srq_sge;
+	if (rep.max_sge && rep.max_sge >= req.max_sge && srq->rq.max_sge > rep.max_sge)
+		srq->rq.max_sge = rep.max_sge;
 	srq->srq.handle = rep.srq;
-	attr->max_wr = l.rq_size;
+	attr->max_wr = rep.max_wr && rep.max_wr >= req.max_wr && rep.max_wr <= l.rq_size ? rep.max_wr
+											  : l.rq_size;
 	attr->max_sge = srq->rq.max_sge;
 	return 0;
 

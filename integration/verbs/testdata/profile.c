@@ -1,8 +1,10 @@
 /*
  * What a device that shows itself as a card of others holds to: profile DEVICE INLINE ERRNO NOSRQ
- * SEND RECV CQ RESIZE are the octets that the card has room for inline, what it refuses queues with that are
+ * SEND RECV CQ RESIZE SRQ QUERIED LARGE EMPTY are the octets that the card has room for inline, what it refuses queues with that are
  * too deep, whether it has no shared receive queues, what depths it makes of 16 and 20,
- * and of 16 of a completion queue, and what it says to making that longer.
+ * and of 16 of a completion queue, and what it says to making that longer; what depth it makes of a
+ * shared receive queue of 16, then and when it is asked later (0: it cannot be), and what it says to
+ * one that is too deep, and to one of none.
  */
 #include "vt.h"
 
@@ -25,17 +27,54 @@ static int try_qp(struct ibv_qp_cap cap, struct ibv_qp_cap *got)
 	return 0;
 }
 
+/* The errno of a shared receive queue with these; 0: it has come about, and is srq. */
+static int try_srq(uint32_t wr, uint32_t sge, struct ibv_srq_attr *got, struct ibv_srq **srq)
+{
+	struct ibv_srq_init_attr a = { .attr = { .max_wr = wr, .max_sge = sge } };
+
+	errno = 0;
+	*srq = ibv_create_srq(pd, &a);
+	*got = a.attr;
+	return *srq ? 0 : errno;
+}
+
+static void try_srqs(int no_srq, const struct ibv_device_attr *attr, char **want)
+{
+	int told = atoi(want[0]), queried = atoi(want[1]), large = atoi(want[2]), empty = atoi(want[3]);
+	struct ibv_srq_attr got, later;
+	struct ibv_srq *srq;
+
+	if (no_srq) {
+		CHECK_EQ(try_srq(1, 1, &got, &srq), EOPNOTSUPP);
+		return;
+	}
+	CHECK_EQ(try_srq((uint32_t)attr->max_srq_wr + 1, 1, &got, &srq), large);
+	CHECK_EQ(try_srq(1, (uint32_t)attr->max_srq_sge + 1, &got, &srq), large);
+	CHECK_EQ(try_srq(0, 1, &got, &srq), empty);
+	if (srq)
+		CHECK_EQ(ibv_destroy_srq(srq), 0);
+	CHECK_EQ(try_srq(1, (uint32_t)attr->max_srq_sge, &got, &srq), 0);
+	CHECK_EQ(got.max_sge, attr->max_srq_sge);
+	CHECK_EQ(ibv_destroy_srq(srq), 0);
+	CHECK_EQ(try_srq(16, 1, &got, &srq), 0);
+	CHECK_EQ(got.max_wr, told);
+	CHECK_EQ(ibv_query_srq(srq, &later), queried ? 0 : EOPNOTSUPP);
+	if (queried) {
+		CHECK_EQ(later.max_wr, queried);
+		CHECK_EQ(later.max_sge, got.max_sge);
+	}
+	CHECK_EQ(ibv_destroy_srq(srq), 0);
+}
+
 int main(int argc, char **argv)
 {
-	struct ibv_srq_init_attr s = { .attr = { .max_wr = 1, .max_sge = 1 } };
 	struct ibv_device **list;
 	struct ibv_device_attr attr;
 	struct ibv_qp_cap got;
-	struct ibv_srq *srq;
 	unsigned int max_inline;
 	int i, deep, no_srq, resize, err;
 
-	CHECK_EQ(argc, 9);
+	CHECK_EQ(argc, 13);
 	max_inline = (unsigned int)atoi(argv[2]);
 	deep = atoi(argv[3]);
 	no_srq = atoi(argv[4]);
@@ -71,12 +110,7 @@ int main(int argc, char **argv)
 	errno = 0;
 	err = ibv_create_cq(c, attr.max_cqe + 1, NULL, NULL, 0) ? 0 : errno;
 	CHECK_EQ(err, EINVAL);
-	errno = 0;
-	srq = ibv_create_srq(pd, &s);
-	err = srq ? 0 : errno;
-	CHECK_EQ(err, no_srq ? EOPNOTSUPP : 0);
-	if (srq)
-		CHECK_EQ(ibv_destroy_srq(srq), 0);
+	try_srqs(no_srq, &attr, argv + 9);
 	CHECK_EQ(ibv_destroy_cq(cq), 0);
 	CHECK_EQ(ibv_dealloc_pd(pd), 0);
 	CHECK_EQ(ibv_close_device(c), 0);

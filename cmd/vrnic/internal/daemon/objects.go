@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"cmp"
 	"syscall"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/adversary"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -230,6 +232,11 @@ type mwHandler struct{ mw rdma.MW }
 func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
 func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 
+func (h *pdHandler) SRQSize(maxWR, maxSGE uint32) (wr, sge uint32) {
+	size := h.c.sd.dev.card().SRQSize(maxWR, maxSGE)
+	return size.WR, size.SGE
+}
+
 func (h *pdHandler) CreateSRQ(
 	req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ,
 ) (server.SRQHandler, error) {
@@ -247,23 +254,29 @@ func (h *pdHandler) CreateSRQ(
 	if err != nil {
 		return nil, errno(err)
 	}
-	s := &srqHandler{sd: h.c.sd, srq: srq}
+	s := &srqHandler{sd: h.c.sd, srq: srq, size: h.c.sd.dev.card().SRQSize(req.MaxWR, req.MaxSGE)}
 	s.sd.watch(s.source(), asyncQueue{h.c.events, rings.Handle, nil})
 	return s, nil
 }
 
 type srqHandler struct {
-	sd  *sessionDevice
-	srq *vnic.SRQ
+	sd   *sessionDevice
+	srq  *vnic.SRQ
+	size profile.SRQSize
 }
 
 func (h *srqHandler) source() asyncSource { return asyncSource{rpc.ObjSRQ, h.srq.Num()} }
 
 func (h *srqHandler) SetLimit(n uint32) error { return errno(h.srq.SetLimit(int(n))) }
 
-func (h *srqHandler) Limit() (uint32, error) {
+func (h *srqHandler) Query(r *rpc.QuerySRQReply) error {
+	if err := h.sd.dev.card().CheckQuerySRQ(); err != nil {
+		return err
+	}
 	n, err := h.srq.Limit()
-	return uint32(n), errno(err)
+	r.Limit = uint32(n)
+	r.MaxWR = cmp.Or(h.size.QueriedWR, r.MaxWR)
+	return errno(err)
 }
 
 // Bell wakes the QPs that wait; each runs on a goroutine of its own.

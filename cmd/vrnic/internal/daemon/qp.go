@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/direct"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/profile"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -26,8 +27,8 @@ type qpHandler struct {
 	direct *direct.End
 }
 
-func (h *pdHandler) Depths(asked rpc.QPCaps, typ uint32) (send, recv uint32) {
-	return h.c.sd.dev.card().QPDepths(&asked, typ)
+func (h *pdHandler) QPSize(asked rpc.QPCaps, typ uint32) server.QPSize {
+	return h.c.sd.dev.card().QPSize(&asked, typ)
 }
 
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
@@ -178,7 +179,14 @@ func (h *qpHandler) Modify(req *rpc.ModifyQPRequest) error {
 	if req.Mask == 0 {
 		return nil
 	}
+	move, err := h.sd.dev.card().CheckMove(qpState(h.qp.State()), req.State)
+	if err != nil || move == profile.MoveNowhere {
+		return err
+	}
 	to, ok := modifyStates[req.State]
+	if move == profile.MoveToError {
+		to, ok = rdma.QPError, true
+	}
 	if !ok {
 		return syscall.EINVAL
 	}

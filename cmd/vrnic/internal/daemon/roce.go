@@ -68,6 +68,12 @@ func (h *qpHandler) modifyRoCE(req *rpc.ModifyQPRequest) error {
 	if err != nil {
 		return err
 	}
+	if req.Mask&uint32(rdma.AttrState) != 0 {
+		// No card of RoCE does anything but refuse.
+		if _, err := h.sd.dev.card().CheckMove(qpState(h.qp.State()), req.State); err != nil {
+			return err
+		}
+	}
 	defer h.flush()
 	if err := h.qp.Modify(&attr, rdma.QPAttrMask(req.Mask)); err != nil {
 		return errno(err)

@@ -55,12 +55,37 @@ type Profile struct {
 	// TooDeep, TooWide and TooInline are what the driver refuses a queue pair with that asks for more
 	// requests, parts of one, or octets inline.
 	TooDeep, TooWide, TooInline syscall.Errno
-	// Depths are how many requests the driver says that the queues of a queue pair of a type have; 0,
-	// and nil for both: as many as the device's. Not ok: that is too deep for the card.
-	Depths func(asked *rpc.QPCaps, typ uint32) (send, recv uint32, ok bool)
+	// Sizes are what the driver says that a queue pair of a type has; nil: as the device. Not ok: that
+	// is too much for the card.
+	Sizes func(asked *rpc.QPCaps, typ uint32) (size server.QPSize, ok bool)
 	// CQDepths says the same of a completion queue.
 	CQDepths func(asked uint32) uint32
+	// TooLargeSRQ is what the driver refuses a shared receive queue with that asks for more receives,
+	// or parts of one; EmptySRQ: so it does one of no receives.
+	TooLargeSRQ syscall.Errno
+	EmptySRQ    bool
+	// SRQSizes are what it makes of one; nil: the device's.
+	SRQSizes func(maxWR, maxSGE uint32) SRQSize
+	// Moves is what it makes of a state that a program asks for, of abi.StateReset and its like, when
+	// a queue pair is in another one; nil: the device's way.
+	Moves func(from, to uint32) Move
 }
+
+// An SRQSize is how many receives of how many parts a driver says that a shared receive queue has,
+// when it is made and when it is asked for that later; 0: as many as the device's.
+type SRQSize struct{ WR, SGE, QueriedWR uint32 }
+
+// A Move is what becomes of a queue pair that a program asks to be in a state.
+type Move uint8
+
+// A driver may do as the device does, say that it has while nothing happens, refuse with EINVAL, or
+// have the queue pair in error.
+const (
+	MoveAsDevice Move = iota
+	MoveNowhere
+	MoveRefused
+	MoveToError
+)
 
 // A Lack is something that other cards have.
 type Lack uint32
@@ -73,6 +98,7 @@ const (
 	LacksSRQ
 	LacksMW
 	LacksResizeCQ
+	LacksQuerySRQ
 )
 
 // Find is the profile of a name for a device of iWARP or RoCE.
@@ -188,23 +214,22 @@ func (p *Profile) CheckQP(c *rpc.QPCaps, typ uint32) error {
 	case over(c.MaxInline, p.MaxInline):
 		return p.refuse(p.TooInline, "a request has up to %d octets inline", p.MaxInline)
 	}
-	if p.Depths == nil {
+	if p.Sizes == nil {
 		return nil
 	}
-	if _, _, ok := p.Depths(c, typ); !ok {
+	if _, ok := p.Sizes(c, typ); !ok {
 		return p.refuse(p.TooDeep, "requests with so many parts or octets inline have no room for %d",
 			c.MaxSendWR)
 	}
 	return nil
 }
 
-// QPDepths is what the card says of a queue pair's depths that asks for these; 0: nothing.
-func (p *Profile) QPDepths(c *rpc.QPCaps, typ uint32) (send, recv uint32) {
-	if p.Depths == nil || p.CheckQP(c, typ) != nil {
-		return 0, 0
+// QPSize is what the card says of a queue pair that asks for these.
+func (p *Profile) QPSize(c *rpc.QPCaps, typ uint32) (size server.QPSize) {
+	if p.Sizes != nil && p.CheckQP(c, typ) == nil {
+		size, _ = p.Sizes(c, typ)
 	}
-	send, recv, _ = p.Depths(c, typ)
-	return send, recv
+	return size
 }
 
 // CQDepth is what the card says of a completion queue's depth that asks for so many; 0: nothing.
@@ -236,13 +261,43 @@ func (p *Profile) CheckSRQ(maxWR, maxSGE uint32) error {
 	switch {
 	case p.Lacks&LacksSRQ != 0:
 		return p.refuse(syscall.EOPNOTSUPP, "it has no shared receive queues")
+	case p.EmptySRQ && maxWR == 0:
+		return p.refuse(syscall.EINVAL, "a shared receive queue has a receive at least")
 	case over(maxWR, p.MaxSRQWR):
-		return p.refuse(syscall.EINVAL, "a shared receive queue has up to %d receives", p.MaxSRQWR)
+		return p.refuse(p.TooLargeSRQ, "a shared receive queue has up to %d receives", p.MaxSRQWR)
 	case over(maxSGE, p.MaxSRQSGE):
-		return p.refuse(syscall.EINVAL, "a receive of a shared receive queue has up to %d parts",
+		return p.refuse(p.TooLargeSRQ, "a receive of a shared receive queue has up to %d parts",
 			p.MaxSRQSGE)
 	}
 	return nil
+}
+
+// SRQSize is what the card says of a shared receive queue that asks for these.
+func (p *Profile) SRQSize(maxWR, maxSGE uint32) SRQSize {
+	if p.SRQSizes == nil || p.CheckSRQ(maxWR, maxSGE) != nil {
+		return SRQSize{}
+	}
+	return p.SRQSizes(maxWR, maxSGE)
+}
+
+// CheckQuerySRQ says whether it can be asked later.
+func (p *Profile) CheckQuerySRQ() error {
+	if p.Lacks&LacksQuerySRQ != 0 {
+		return p.refuse(syscall.EOPNOTSUPP, "a shared receive queue cannot be asked")
+	}
+	return nil
+}
+
+// CheckMove is what the card makes of a queue pair in state from that a program wants in state to.
+func (p *Profile) CheckMove(from, to uint32) (Move, error) {
+	if p.Moves == nil {
+		return MoveAsDevice, nil
+	}
+	m := p.Moves(from, to)
+	if m == MoveRefused {
+		return m, p.refuse(syscall.EINVAL, "a queue pair in state %d is not taken to state %d", from, to)
+	}
+	return m, nil
 }
 
 // CheckMW says the same of a memory window.

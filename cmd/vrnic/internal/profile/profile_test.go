@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/rpc"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -150,9 +151,8 @@ func TestDepths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if send, recv := p.QPDepths(&tt.caps, rpc.TypeRC); send != tt.send || recv != tt.recv {
-			t.Errorf("%s of %+v: %d and %d, want %d and %d", tt.card, tt.caps, send, recv, tt.send,
-				tt.recv)
+		if got := p.QPSize(&tt.caps, rpc.TypeRC); got.Send != tt.send || got.Recv != tt.recv {
+			t.Errorf("%s of %+v: %+v, want %d and %d", tt.card, tt.caps, got, tt.send, tt.recv)
 		}
 	}
 	mlx5, err := Find("mlx5", true)
@@ -161,8 +161,112 @@ func TestDepths(t *testing.T) {
 	}
 	// 192 octets: 3840 of 4096
 	caps := rpc.QPCaps{MaxSendWR: 20, MaxSendSGE: 8}
-	if send, recv := mlx5.QPDepths(&caps, rpc.TypeUD); send != 21 || recv != 0 {
-		t.Errorf("a queue pair of datagrams: %d and %d", send, recv)
+	if got := mlx5.QPSize(&caps, rpc.TypeUD); got != (server.QPSize{Send: 21, Inline: 124}) {
+		t.Errorf("a queue pair of datagrams: %+v", got)
+	}
+	// A request has 1024 octets, 192 of them in front, or 64, and four before what is inline.
+	for _, tt := range []struct{ typ, inline, told uint32 }{
+		{rpc.TypeRC, 0, 60}, {rpc.TypeRC, 60, 60}, {rpc.TypeRC, 61, 124}, {rpc.TypeRC, 828, 828},
+		{rpc.TypeRC, 829, 0}, {rpc.TypeUC, 829, 0}, {rpc.TypeUD, 956, 956}, {rpc.TypeUD, 957, 0},
+		{rpc.TypeRC, 1<<32 - 1, 0},
+	} {
+		caps := rpc.QPCaps{MaxSendWR: 1, MaxSendSGE: 1, MaxInline: tt.inline}
+		got := mlx5.QPSize(&caps, tt.typ).Inline
+		if err := mlx5.CheckQP(&caps, tt.typ); got != tt.told || errors.Is(err, syscall.EINVAL) !=
+			(tt.told == 0) {
+			t.Errorf("%d octets inline, type %d: %d, %v, want %d", tt.inline, tt.typ, got, err, tt.told)
+		}
+	}
+}
+
+// A shared receive queue has the size that a card's driver makes of it, and is asked for it, or not;
+// what is beyond the card is refused with its errno.
+func TestSRQSizes(t *testing.T) {
+	for _, tt := range []struct {
+		card    string
+		wr, sge uint32
+		want    SRQSize
+		err     error
+	}{
+		{"siw", 5, 2, SRQSize{WR: 5, SGE: 2}, nil},
+		{"siw", 0, 1, SRQSize{}, syscall.EINVAL},
+		{"siw", 327681, 1, SRQSize{}, syscall.EINVAL},
+		{"siw", 1, 7, SRQSize{}, syscall.EINVAL},
+		{"rxe", 5, 0, SRQSize{WR: 7, SGE: 1}, nil},
+		{"rxe", 7, 3, SRQSize{WR: 7, SGE: 3}, nil},
+		{"rxe", 8, 3, SRQSize{WR: 15, SGE: 3}, nil},
+		{"rxe", 0, 3, SRQSize{}, syscall.EINVAL},
+		{"rxe", 1, 28, SRQSize{}, syscall.EINVAL},
+		{"cxgb4", 0, 1, SRQSize{WR: 15, SGE: 1}, nil},
+		{"cxgb4", 16, 4, SRQSize{WR: 31, SGE: 4}, nil},
+		{"cxgb4", 8190, 4, SRQSize{WR: 8191, SGE: 4}, nil},
+		{"cxgb4", 8191, 4, SRQSize{}, syscall.E2BIG},
+		{"cxgb4", 1, 5, SRQSize{}, syscall.E2BIG},
+		{"irdma", 1, 1, SRQSize{}, syscall.EOPNOTSUPP},
+		{"mlx5", 0, 0, SRQSize{WR: 0, SGE: 1, QueriedWR: 0}, nil},
+		{"mlx5", 16, 1, SRQSize{WR: 31, SGE: 1, QueriedWR: 63}, nil},
+		{"mlx5", 16383, 2, SRQSize{WR: 16383, SGE: 3, QueriedWR: 32767}, nil},
+		{"mlx5", 16384, 16, SRQSize{WR: 32767, SGE: 31, QueriedWR: 32767}, nil},
+		{"mlx5", 32767, 31, SRQSize{WR: 32767, SGE: 31, QueriedWR: 32767}, nil},
+		{"mlx5", 32768, 1, SRQSize{}, syscall.EINVAL},
+		{"mlx5", 1, 32, SRQSize{}, syscall.EINVAL},
+		{"mlx5", 1<<32 - 1, 1<<32 - 1, SRQSize{}, syscall.EINVAL},
+	} {
+		p, err := Find(tt.card, tt.card == "rxe" || tt.card == "mlx5")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.SRQSize(tt.wr, tt.sge), p.CheckSRQ(tt.wr, tt.sge)
+		if got != tt.want || !errors.Is(err, tt.err) {
+			t.Errorf("%s of %d with %d parts: %+v, %v, want %+v, %v", tt.card, tt.wr, tt.sge, got, err,
+				tt.want, tt.err)
+		}
+		asked := p.CheckQuerySRQ()
+		if refused := tt.card == "siw" || tt.card == "cxgb4"; errors.Is(asked, syscall.EOPNOTSUPP) !=
+			refused {
+			t.Errorf("%s is asked: %v", tt.card, asked)
+		}
+	}
+	if got := new(Profile).SRQSize(5, 2); got != (SRQSize{}) {
+		t.Errorf("nobody's card: %+v", got)
+	}
+}
+
+// What a card makes of a state that is asked for, in each of the states.
+func TestMoves(t *testing.T) {
+	for _, tt := range []struct {
+		card string
+		roce bool
+		want map[uint32]string // by the state that it is in: for each that it is to be in
+	}{
+		// Reset Init RTR RTS SQD SQE Err: as the device, nothing, refused, error
+		{"siw", false, map[uint32]string{abi.StateInit: "..0.00.", abi.StateRTS: "0000...",
+			abi.StateSQD: ".......", abi.StateSQE: "000000.", abi.StateErr: "0000000"}},
+		{"cxgb4", false, map[uint32]string{abi.StateInit: ".00....", abi.StateRTS: "..00...",
+			abi.StateSQD: "!!0!0!!", abi.StateSQE: "!!0!!0!", abi.StateErr: "..0...0"}},
+		{"irdma", false, map[uint32]string{abi.StateInit: "E00.0..", abi.StateRTS: "E!!....",
+			abi.StateSQD: "E!!.0..", abi.StateSQE: "E!!....", abi.StateErr: "E!!...."}},
+		{"irdma", true, map[uint32]string{abi.StateRTS: ".......", abi.StateErr: "......."}},
+		{"rxe", true, map[uint32]string{abi.StateRTS: ".......", abi.StateErr: "......."}},
+		{"mlx5", true, map[uint32]string{abi.StateRTS: "....!..", abi.StateErr: "....!.."}},
+	} {
+		p, err := Find(tt.card, tt.roce)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for from, want := range tt.want {
+			var got []byte
+			for to := range uint32(len(want)) {
+				m, err := p.CheckMove(from, to)
+				if (m == MoveRefused) != errors.Is(err, syscall.EINVAL) {
+					t.Errorf("%s from %d to %d: %v, %v", tt.card, from, to, m, err)
+				}
+				got = append(got, ".0!E"[m])
+			}
+			if string(got) != want {
+				t.Errorf("%s, RoCE %v, from %d: %s, want %s", tt.card, tt.roce, from, got, want)
+			}
+		}
 	}
 }
 
