@@ -264,3 +264,32 @@ func TestMPAChecks(t *testing.T) {
 		}
 	})
 }
+
+// What goes over a network since its device is impaired says what is there: of two queue pairs that
+// copied, what they have agreed on; of those that went through memory, CRCs and no markers.
+func TestMPAMoved(t *testing.T) {
+	for _, p := range paths {
+		if !p.moved {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, p)
+				x, y := e.pair(vnictest.PeerConfig{Param: rdma.ConnParam{MPA: rdma.MPAParam{Markers: true}}},
+					vnictest.PeerConfig{})
+				y.Recv(2, 0, 100)
+				x.Send(1, 0, 50)
+				y.WantRecv("what the network brings", is(2, ok))
+				markers := []string{"in", "out"}
+				if p.pipe {
+					markers = []string{"", ""}
+				}
+				for n, i := range []vnic.QPInfo{x.QP.Info(), y.QP.Info()} {
+					if i.Transport != "tcp" || i.Markers != markers[n] || !i.CRC {
+						t.Errorf("%s, CRC %t, markers %q, want %q", i.Transport, i.CRC, i.Markers, markers[n])
+					}
+				}
+			})
+		})
+	}
+}

@@ -623,10 +623,13 @@ func (q *linked) Replace(l link.Link) {
 	q.seen.Store(&l)
 }
 
-func (q *linked) Carried(local, remote netip.AddrPort, emss int) {
+func (q *linked) Carried(local, remote netip.AddrPort, emss int, wire bool) {
 	if p := q.peek.Load(); p != nil {
 		now := *p
 		now.llp, now.local, now.remote, now.emss = llp.Properties{}, local, remote, emss
+		if wire {
+			now.param.CRC, now.param.MarkersIn, now.param.MarkersOut = true, false, false
+		}
 		q.peek.CompareAndSwap(p, &now) // it may be over meanwhile
 	}
 }

@@ -28,8 +28,9 @@ func (e *End) Init(s Stream) { e.S, e.Props = s, s.Properties() }
 type Runner interface {
 	Wake()
 	Run(more func() bool)
-	// Carried is told that what is within a device goes over TCP from now on.
-	Carried(local, remote netip.AddrPort, emss int)
+	// Carried is told that what is within a device goes over TCP from now on. wire: as FPDUs with CRCs
+	// and without markers, whatever the ends have agreed on.
+	Carried(local, remote netip.AddrPort, emss int, wire bool)
 }
 
 // Watch has r run the link when something changes.
@@ -43,7 +44,7 @@ func (e *End) Watch(r Runner) {
 		r.Run(more)
 	})
 	if m, ok := e.S.(Mover); ok {
-		m.OnMoved(r.Carried)
+		m.OnMoved(func(local, remote netip.AddrPort, emss int) { r.Carried(local, remote, emss, true) })
 	}
 	e.changed.Store(true) // what came before is found by the first step
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 
 	"github.com/vrnic/vrnic/iwarp"
 )
@@ -138,6 +139,7 @@ type wire struct {
 
 	out     []byte // an FPDU, or what TCP has not taken of it
 	fpdu    []byte // the memory of out
+	reader  bytes.Reader
 	segment []byte // scratch
 	fin     bool   // to be told behind out
 	told    bool   // it was
@@ -157,7 +159,7 @@ func (w *wire) writeFrom(src iwarp.Source) (int, error) {
 		return 0, err
 	}
 	n := src.Len()
-	w.segment = append(w.segment[:0], make([]byte, n)...)
+	w.segment = slices.Grow(w.segment[:0], n)[:n]
 	for got := 0; got < n; {
 		k, err := src.Read(w.segment[got:])
 		got += k
@@ -173,7 +175,8 @@ func (w *wire) writeFrom(src iwarp.Source) (int, error) {
 // drain gives TCP what it takes.
 func (w *wire) drain() error {
 	for len(w.out) > 0 {
-		n, err := w.s.WriteFrom(bytes.NewReader(w.out))
+		w.reader.Reset(w.out)
+		n, err := w.s.WriteFrom(&w.reader)
 		w.out = w.out[n:]
 		if n == 0 || err != nil {
 			return err

@@ -292,3 +292,34 @@ func TestWirePeek(t *testing.T) {
 		t.Errorf("%d of %d came", len(y.got), len(x.sent))
 	}
 }
+
+// A gulp is a Stream that takes all.
+type gulp struct {
+	Stream
+	b [100]byte
+}
+
+func (g *gulp) WriteFrom(src iwarp.Source) (int, error) {
+	n := src.Len()
+	for src.Len() > 0 {
+		if _, err := src.Read(g.b[:]); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// No segment allocates anything.
+func TestAllocsWire(t *testing.T) {
+	w := &wire{s: &gulp{}}
+	segment := octets(1000, 1)
+	src := bytes.NewReader(segment)
+	if n := testing.AllocsPerRun(100, func() {
+		src.Reset(segment)
+		if n, err := w.writeFrom(src); n != len(segment) || err != nil {
+			t.Fatalf("%d: %v", n, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

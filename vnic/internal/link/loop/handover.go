@@ -150,7 +150,7 @@ func (l *End) moveOver() (more bool) {
 // carried says so if the pipe is a connection.
 func (l *End) carried() {
 	if s := l.pipe; !s.Properties().Records {
-		l.qp.Carried(s.LocalAddr(), s.RemoteAddr(), s.EMSS())
+		l.qp.Carried(s.LocalAddr(), s.RemoteAddr(), s.EMSS(), false)
 	}
 }
 
