@@ -18,7 +18,7 @@ func TestProfiles(t *testing.T) {
 		send, recv int // the depths of a queue pair that asks for 16 and 20
 		cq         int // and that of a completion queue that asks for 16
 		resize     syscall.Errno
-		srq, asked int // that of a shared receive queue of 16, and when it is asked later; 0: it cannot be
+		srq, asked int // of a shared receive queue of 16, and when it is asked later; 0: it cannot be
 		large      syscall.Errno
 		empty      syscall.Errno
 		says       []string
@@ -82,7 +82,8 @@ func TestProfileStates(t *testing.T) {
 		// steps are STATE=ERRNO/NOW: 0 is RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 ERR
 		{"none", "", "2=22/1,4=22/1,6=0/6,1=0/1", "1=22/3,0=22/3,6=0/6,0=0/1"},
 		{"siw", "", "2=0/1,4=0/1,5=0/1,3=22/1,6=0/6,1=0/6,0=0/6,6=0/6", "0=0/3,1=0/3,2=0/3,6=0/6,1=0/6"},
-		{"cxgb4", "", "2=0/1,4=22/1,5=22/1,6=0/6,4=22/6,2=0/6,6=0/6,0=0/1", "0=22/3,1=22/3,2=0/3,6=0/6,1=0/1"},
+		{"cxgb4", "", "2=0/1,4=22/1,5=22/1,6=0/6,4=22/6,2=0/6,6=0/6,0=0/1",
+			"0=22/3,1=22/3,2=0/3,6=0/6,1=0/1"},
 		{"irdma", "", "1=0/1,2=0/1,4=0/1,0=0/6,1=22/6,2=22/6,0=0/6", "1=22/3,2=22/3,0=0/6,1=22/6"},
 		{"irdma", roce, "0=0/0", "4=0/4,3=0/3,0=0/0"},
 		{"rxe", roce, "0=0/0", "4=0/4,3=0/3,6=0/6,0=0/0"},

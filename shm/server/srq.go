@@ -53,7 +53,8 @@ func (o *operation) createSRQ(req *rpc.CreateSRQRequest) (*rpc.CreateSRQReply, e
 	pd.users++
 	put(s, &s.srqs, n, q)
 	q.bell = s.addBell(q.h.Bell)
-	return &rpc.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: told.MaxWR, MaxSGE: told.MaxSGE}, nil
+	return &rpc.CreateSRQReply{SRQ: n, Bell: q.bell.number, MaxWR: told.MaxWR,
+		MaxSGE: told.MaxSGE}, nil
 }
 
 // srqSize is how large the ring of an SRQ is that asks for req, which has been checked, and what it

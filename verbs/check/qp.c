@@ -341,34 +341,72 @@ static void empty(struct qp *qp)
 	queue_empty(&qp->rq);
 }
 
-/* Tells of a transition that is there, and that some cards refuse. */
-static void check_transition(const struct ibv_qp *ibqp, enum ibv_qp_state state)
+/* The Reads and atomics at once that NVIDIA's mlx5 has. */
+#define READS_AT_ONCE 16
+
+/* Reports what, of ibqp, with a number if there is one. */
+static void tell_transition(const struct ibv_qp *ibqp, const char *what, unsigned int number)
 {
 	struct report r;
 	struct site site;
 	struct qp *qp;
 
-	if (state != IBV_QPS_SQD)
-		return;
 	site_take(&site);
 	book_lock();
 	qp = book_find(KIND_QP, ibqp);
-	if (qp && report_begin(&r, "draining", &site)) {
+	if (qp && report_begin(&r, what, &site)) {
 		report_site(&r, "here", &site);
 		report_object(&r, "qp", &qp->o);
+		if (number)
+			report_number(&r, "asked", number);
 		report_send(&r);
 	}
 	book_unlock();
 }
 
+/* Tells of a transition that has been made, or of its attributes, which some cards refuse. */
+static void check_transition(const struct ibv_qp *ibqp, const struct ibv_qp_attr *attr, int mask,
+			     bool from_error)
+{
+	unsigned int reads = 0;
+
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		reads = attr->max_rd_atomic;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && attr->max_dest_rd_atomic > reads)
+		reads = attr->max_dest_rd_atomic;
+	if (reads > READS_AT_ONCE)
+		tell_transition(ibqp, "many-reads", reads);
+	if (!(mask & IBV_QP_STATE))
+		return;
+	if (attr->qp_state == IBV_QPS_SQD)
+		tell_transition(ibqp, "draining", 0);
+	if (from_error)
+		tell_transition(ibqp, "out-of-error", 0);
+}
+
+/* Whether attr takes a queue pair of iWARP, which is in error, out of it. */
+static bool leaves_error(struct ibv_qp *ibqp, const struct ibv_qp_attr *attr, int mask)
+{
+	struct ibv_qp_attr now;
+	struct ibv_qp_init_attr init;
+
+	return mask & IBV_QP_STATE &&
+	       (attr->qp_state == IBV_QPS_RESET || attr->qp_state == IBV_QPS_INIT) &&
+	       ibqp->context->device->transport_type == IBV_TRANSPORT_IWARP &&
+	       !next()->ibv_query_qp(ibqp, &now, IBV_QP_STATE, &init) && now.qp_state == IBV_QPS_ERR;
+}
+
 CHECK_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 {
+	bool from_error = leaves_error(ibqp, attr, mask);
 	int err = next()->ibv_modify_qp(ibqp, attr, mask);
 	struct qp *qp;
 
-	if (err || !(mask & IBV_QP_STATE))
+	if (err)
 		return err;
-	check_transition(ibqp, attr->qp_state);
+	check_transition(ibqp, attr, mask, from_error);
+	if (!(mask & IBV_QP_STATE))
+		return 0;
 	book_lock();
 	early_tell();
 	qp = book_find(KIND_QP, ibqp);

@@ -609,6 +609,46 @@ static void draining(bool right)
 	vt_free(&p);
 }
 
+static void out_of_error(bool right)
+{
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR }, reset = { .qp_state = IBV_QPS_RESET };
+
+	open_pair((struct vt_opts){ .access = IBV_ACCESS_LOCAL_WRITE });
+	message();
+	CHECK_EQ(ibv_modify_qp(p.a.qp, &error, IBV_QP_STATE), 0);
+	if (!right)
+		CHECK_EQ(ibv_modify_qp(p.a.qp, &reset, IBV_QP_STATE), 0); /* HERE out-of-error */
+	vt_free(&p);
+}
+
+/* On RoCE: a queue pair that is its own peer. */
+static void many_reads(bool right)
+{
+	struct ibv_context *c = vt_open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(c);
+	struct ibv_cq *cq = ibv_create_cq(c, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+					 .cap = { 4, 4, 1, 1, 0 } };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .path_mtu = IBV_MTU_1024,
+				    .max_dest_rd_atomic = right ? 16 : 17, .min_rnr_timer = 1,
+				    .ah_attr = { .is_global = 1, .port_num = 1, .grh.hop_limit = 1 } };
+	const int all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	struct ibv_qp *qp;
+
+	CHECK(pd && cq);
+	CHECK(qp = ibv_create_qp(pd, &init));
+	CHECK_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	attr.dest_qp_num = qp->qp_num;
+	CHECK_EQ(ibv_query_gid(c, 1, 0, &attr.ah_attr.grh.dgid), 0);
+	CHECK_EQ(ibv_modify_qp(qp, &attr, all), 0); /* HERE many-reads */
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_close_device(c), 0);
+}
+
 /* Requests by ibv_wr_*: the buffer is the device's from ibv_wr_complete on. */
 static void wr_changed(bool right)
 {
@@ -712,7 +752,7 @@ static void wide_sink(bool right)
 	f(leak) f(order) f(order_of_ids) f(dead_key) f(dead_rkey) f(stranger) f(peer_outside) f(no_right) f(refused_key) f(in_use) f(freed) f(unmapped) f(outside) f(swapped_address) \
 	f(swapped_key) f(other_domain) f(not_writable) f(changed) f(early) f(early_small) f(early_srq) f(early_answer) f(early_call) f(never_polled) f(small_cq) f(unsignaled) f(no_receive) \
 	f(error_ignored) f(order_of_cq) f(unacked) f(forked) f(long_private) f(long_inline) \
-	f(draining) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)
+	f(draining) f(out_of_error) f(many_reads) f(wide) f(wide_sink) f(wr_changed) f(wr_outside) f(small_srq_cq)
 
 #define RUN(f) static void f##_wrong(void) { f(false); } static void f##_right(void) { f(true); }
 MISTAKES(RUN)

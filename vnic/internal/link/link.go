@@ -148,9 +148,9 @@ type QP interface {
 	// Replace has the QP go on with l, which is opened then.
 	Replace(l Link)
 
-	// Carried says that a connection within the device goes on over TCP: as FPDUs with CRCs and without
-	// markers if it is a wire, and else as was agreed on. Any goroutine may call it, with any lock
-	// held, and again.
+	// Carried says that a connection within the device goes on over TCP: as FPDUs with CRCs and
+	// without markers if it is a wire, and else as was agreed on. Any goroutine may call it, with any
+	// lock held, and again.
 	Carried(local, remote netip.AddrPort, emss int, wire bool)
 	// Parted says that Near is nil from now on. Any goroutine may call it, with any lock held.
 	Parted()

@@ -202,6 +202,17 @@ var words = map[string]wording{
 			"and there here; NVIDIA's mlx5 refuses it with EINVAL. Draining is over, too, when a "+
 			"signaled request that is the last one has completed.", describe(f.object("qp")))
 	}},
+	"out-of-error": {Note, "a way back that other cards have not", func(f *Finding) string {
+		return fmt.Sprintf("ibv_modify_qp has taken %s out of an error. That is there here; of cards "+
+			"that speak iWARP Linux's siw leaves the queue pair in error, and says nothing, and Intel's "+
+			"irdma does so too, or refuses with EINVAL. Make another queue pair.", describe(f.object("qp")))
+	}},
+	"many-reads": {Note, "more Reads at once than other cards have", func(f *Finding) string {
+		return fmt.Sprintf("ibv_modify_qp gives %s %d Reads and atomics at once (max_rd_atomic, "+
+			"max_dest_rd_atomic). That is there here; NVIDIA's mlx5 has 16, and refuses more with EINVAL. "+
+			"ibv_query_device says how many a device has, in max_qp_rd_atom and max_qp_init_rd_atom.",
+			describe(f.object("qp")), f.Numbers["asked"])
+	}},
 	"long-inline": {Note, "more inline than other cards have room for", func(f *Finding) string {
 		return fmt.Sprintf("A queue pair is asked for with %d octets inline (max_inline_data). That is "+
 			"there here; some cards have room for %d, and refuse to make it. Ask for less, or for "+

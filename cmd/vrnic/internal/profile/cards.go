@@ -227,8 +227,8 @@ func mlx5Moves(_, to uint32) Move {
 // empty.
 func t4SRQ(wr, sge uint32) SRQSize { return SRQSize{WR: max(oneIsEmpty(wr), 15), SGE: sge} }
 
-// t4Moves are those of c4iw_ib_modify_qp and c4iw_modify_qp of hw/cxgb4/qp.c, where they are not the
-// device's: iWARP has no RTR, which is passed over, and a queue pair that ends is nobody's.
+// t4Moves are those of c4iw_ib_modify_qp and c4iw_modify_qp of hw/cxgb4/qp.c, where they are not
+// the device's: iWARP has no RTR, which is passed over, and what ends is not moved any more.
 func t4Moves(from, to uint32) Move {
 	switch {
 	case to == abi.StateRTR, from == to:

@@ -179,8 +179,8 @@ func TestDepths(t *testing.T) {
 	}
 }
 
-// A shared receive queue has the size that a card's driver makes of it, and is asked for it, or not;
-// what is beyond the card is refused with its errno.
+// A shared receive queue has the size that a card's driver makes of it, and is asked for it, or
+// not; what is beyond the card is refused with its errno.
 func TestSRQSizes(t *testing.T) {
 	for _, tt := range []struct {
 		card    string
