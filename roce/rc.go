@@ -21,6 +21,9 @@ type Config struct {
 	RNRRetries  uint8 // rnr_retry; RNRForever: without end
 	MinRNRTimer uint8 // code of what the peer is asked to wait for a receive
 
+	// LastMoment has each answer waited for as long as one may be before it is taken for lost.
+	LastMoment bool `json:",omitempty"`
+
 	SendQueue int // requests that are posted and not done, at most
 	Window    int // packets of Sends and Writes sent and not acknowledged, at most; 0: WindowOf(MTU)
 }

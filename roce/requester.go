@@ -302,9 +302,15 @@ const latestTimeout = 3
 // is lost, and behind a silence for longer, since a peer that has no processor cannot answer and
 // only so many retries are left (docs/decisions.md#R16).
 func (c *RC) startTimer(now time.Time) {
-	if d := packet.ACKTimeout(c.cfg.Timeout); d > 0 {
-		c.sq.ackDue = now.Add(d * time.Duration(min(1+c.sq.silences, latestTimeout)))
+	d := packet.ACKTimeout(c.cfg.Timeout)
+	if d == 0 {
+		return
 	}
+	times := min(1+c.sq.silences, latestTimeout)
+	if c.cfg.LastMoment {
+		times = latestTimeout
+	}
+	c.sq.ackDue = now.Add(d * time.Duration(times))
 }
 
 // goOnAtUna has una go out next.

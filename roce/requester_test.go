@@ -390,6 +390,20 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("behind an ACK the next is waited for for %v, want %v", at.Sub(r.now), earliest)
 	}
 
+	// Who waits to the last moment does so from the first time on.
+	r = newRaw(t, func(c *Config) { c.Timeout, c.LastMoment = code, true })
+	r.post(Send, 300)
+	r.out()
+	for range 3 {
+		at, _ := r.rc.Deadline()
+		if gap := at.Sub(r.now); gap != 3*earliest || gap >= latest {
+			t.Errorf("it is waited for for %v, want %v", gap, 3*earliest)
+		}
+		r.now = at
+		r.rc.Expire(at)
+		r.out()
+	}
+
 	r = newRaw(t, func(c *Config) { c.Timeout = 0 })
 	r.post(Send, 4)
 	r.out()

@@ -85,13 +85,14 @@ func (qp *QP) route(p *rdma.AHAttr, find finder) (packets.Path, error) {
 }
 
 // engineConfig is what was agreed on, in the words of the engine.
-func (p *packetQP) engineConfig() roce.Config {
-	a := &p.attr
+func (qp *QP) engineConfig() roce.Config {
+	a := &qp.packets.attr
 	return roce.Config{
 		MTU: uint32(a.PathMTU.Octets()), PKey: packet.DefaultPKey, Dest: packet.QPN(a.DestQPN),
 		SQPSN: packet.PSN(a.SQPSN), RQPSN: packet.PSN(a.RQPSN), Access: engineAccess(a.Access),
 		MaxRead: int(a.MaxRead), MaxDestRead: int(a.MaxDestRead), Timeout: a.Timeout,
 		Retries: a.RetryCount, RNRRetries: a.RNRRetry, MinRNRTimer: a.MinRNRTimer,
+		LastMoment: qp.dev.cfg.LastMoment,
 	}
 }
 
@@ -115,7 +116,7 @@ func (qp *QP) moved(from, to rdma.QPState, mask rdma.QPAttrMask, path packets.Pa
 	l := p.peer.Load()
 	switch {
 	case from == rdma.QPInit && to == rdma.QPRTR && qp.Type() != rdma.UD:
-		l = &packetLink{packets.New((*packeted)(qp), qp.Type(), path, p.engineConfig(), &p.stats,
+		l = &packetLink{packets.New((*packeted)(qp), qp.Type(), path, qp.engineConfig(), &p.stats,
 			&qp.dev.roce.links, qp.newInbox()),
 			path.Local, path.Remote}
 		qp.work.Begin(true, false)
@@ -125,10 +126,10 @@ func (qp *QP) moved(from, to rdma.QPState, mask rdma.QPAttrMask, path packets.Pa
 		p.peer.Store(l)
 	case l == nil:
 	case from == rdma.QPRTR && to == rdma.QPRTS:
-		l.Start(p.engineConfig())
+		l.Start(qp.engineConfig())
 		qp.work.Begin(true, p.attr.MaxRead > 0)
 	default:
-		l.Update(p.engineConfig())
+		l.Update(qp.engineConfig())
 		qp.work.Begin(true, p.attr.MaxRead > 0)
 	}
 	if l == nil {

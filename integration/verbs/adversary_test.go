@@ -99,3 +99,26 @@ func TestAdversary(t *testing.T) {
 		t.Error("a device without an adversary places the last octet early")
 	}
 }
+
+// A request of RoCE that nobody answers fails when its retries are over, of a device that has an
+// adversary after three times as long for each as others wait for the first. No machine is faster.
+func TestAdversaryRetries(t *testing.T) {
+	d := up(t, nil, "--device", "ro0,addr=10.78.0.2/24,transport=roce", "--device",
+		"ro1,addr=10.78.0.3/24,transport=roce", "--device",
+		"ad0,addr=10.78.0.4/24,transport=roce,adversary=1")
+	const tries, timeout = 3, 67.1 // milliseconds: 4.096 us << 14
+	for _, tt := range []struct {
+		dev, addr string
+		least     float64
+	}{{"ro0", "10.78.0.2", (1 + 2 + 3) * timeout}, {"ad0", "10.78.0.4", tries * 3 * timeout}} {
+		t.Run(tt.dev, func(t *testing.T) {
+			q := *d
+			q.T = t
+			r := q.disturbed(t, "cut", 0, []string{"VT_CLIENT=" + tt.addr, "VT_SERVER=10.78.0.3",
+				"VT_WANT=12"}, func(*daemon) string { return tt.dev }, "loss 100%")
+			if float64(r.took+1) < tt.least {
+				t.Errorf("it took %d ms, want %.0f at least", r.took, tt.least)
+			}
+		})
+	}
+}

@@ -108,13 +108,16 @@ static void data(void)
 /* Nothing gets through: a request completes with $VT_WANT. */
 static void cut(void)
 {
+	uint64_t from;
+
 	CHECK(getenv("VT_WANT"));
 	ready(2, 14);
 	begin();
+	from = vt_now_ms();
 	vt_rdma(&p.a, 1, IBV_WR_RDMA_READ, 0, 64, &p.b, 0);
 	vt_wc(p.a.scq, 1, (enum ibv_wc_status)atoi(getenv("VT_WANT")), -1);
 	CHECK_EQ(vt_state(p.a.qp), IBV_QPS_ERR);
-	printf("done 0 0\n");
+	printf("done 0 %d\n", (int)(vt_now_ms() - from));
 	CHECK_EQ(getchar(), '\n');
 	rdma_disconnect(p.a.id); /* of iWARP the connection is over already */
 	CHECK_EQ(rdma_ack_cm_event(vt_event(p.a.ch, RDMA_CM_EVENT_DISCONNECTED)), 0);
