@@ -62,8 +62,8 @@ func adverse(t *testing.T, name, wrong, right string, flags ...string) {
 	}
 }
 
-// A device that places octets in any order finds out who polls the last one of a Write; a program
-// that waits for a completion survives each seed.
+// A device that places octets in any order finds out who polls the last one of a Write, or of what a
+// Read brings; a program that waits for a completion survives each seed.
 func TestAdversary(t *testing.T) {
 	const seeds = 6
 	args := []string{"--device", deviceA}
@@ -81,18 +81,20 @@ func TestAdversary(t *testing.T) {
 		q.settle()
 		return p
 	}
-	torn := 0
+	torn := make(map[string]bool)
 	for seed := 1; seed <= seeds; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			addr := fmt.Sprintf("10.%d.0.2", 100+seed)
-			on(t, addr, "right")
-			if strings.Contains(on(t, addr, "wrong").Output(), "torn") {
-				torn++
+			for right, wrong := range map[string]string{"right": "wrong", "read_right": "read_wrong"} {
+				on(t, addr, right)
+				torn[wrong] = strings.Contains(on(t, addr, wrong).Output(), "torn") || torn[wrong]
 			}
 		})
 	}
-	if torn == 0 {
-		t.Errorf("who polls the last octet survives %d seeds", seeds)
+	for wrong, found := range torn {
+		if !found {
+			t.Errorf("who polls the last octet, %s, survives %d seeds", wrong, seeds)
+		}
 	}
 	// Another device of the same daemon does as ever.
 	if strings.Contains(on(t, addrsA[0], "wrong").Output(), "torn") {
