@@ -62,8 +62,8 @@ func adverse(t *testing.T, name, wrong, right string, flags ...string) {
 	}
 }
 
-// A device that places octets in any order finds out who polls the last one of a Write, or of what a
-// Read brings; a program that waits for a completion survives each seed.
+// A device that places octets in any order finds out who polls the last one of a Write, or of what
+// a Read brings; a program that waits for a completion survives each seed.
 func TestAdversary(t *testing.T) {
 	const seeds = 6
 	args := []string{"--device", deviceA}
