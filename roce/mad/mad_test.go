@@ -92,7 +92,7 @@ func TestTshark(t *testing.T) {
 		"cm.req.rnrretrycount", "cm.req.pppkey", "cm.req.pathmtu", "cm.req.prim_localgid_ipv4",
 		"cm.req.prim_hop_limit", "cm.rep.localcommid", "cm.rep.remotecommid", "cm.rep.localqpn",
 		"cm.rep.startpsn", "cm.rep.respres", "cm.rep.initdepth", "cm.rep.rnrretrycount"}
-	args := []string{"-n", "-r", name, "-Y", "infiniband.mad", "-T", "fields", "-E", "occurrence=f"}
+	args := []string{"-n", "-r", "-", "-Y", "infiniband.mad", "-T", "fields", "-E", "occurrence=f"}
 	known, err := exec.Command(tshark, "-G", "fields").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,9 @@ func TestTshark(t *testing.T) {
 	if len(asked) < 10 {
 		t.Fatalf("tshark knows %d of the fields", len(asked))
 	}
-	out, err := exec.Command(tshark, args...).Output()
+	cmd := exec.Command(tshark, args...)
+	cmd.Stdin = bytes.NewReader(rocetest.Recording(t, name))
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,10 +114,7 @@ func TestTshark(t *testing.T) {
 func merged(t *testing.T, packets *[][]byte) (file []byte) {
 	t.Helper()
 	for _, name := range rocetest.Recordings(t) {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := rocetest.Recording(t, name)
 		if file == nil {
 			file = b[:24:24]
 		}

@@ -2,35 +2,43 @@
 package rocetest
 
 import (
+	"embed"
 	"encoding/binary"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
+	"io/fs"
 	"testing"
 
 	"github.com/vrnic/vrnic/roce/packet"
 )
 
+//go:embed testdata/*.pcap
+var recordings embed.FS
+
 // Recordings are the files of rxe's packets that there are: testdata/README.md.
 func Recordings(t testing.TB) []string {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	names, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*.pcap"))
+	names, err := fs.Glob(recordings, "testdata/*.pcap")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}
 	return names
 }
 
-// Packets returns the RoCEv2 packets of a little-endian pcap file of Ethernet frames, from the IP
-// header to the end of the IP packet.
-func Packets(t testing.TB, name string) (packets [][]byte) {
+// Recording is what is in one of Recordings: a little-endian pcap file of Ethernet frames.
+func Recording(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(name)
+	b, err := recordings.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+// Packets returns the RoCEv2 packets of one of Recordings, from the IP header to the end of the IP
+// packet.
+func Packets(t testing.TB, name string) (packets [][]byte) {
+	t.Helper()
+	b := Recording(t, name)
 	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 ||
 		binary.LittleEndian.Uint32(b[20:]) != 1 {
 		t.Fatalf("%s: not a pcap file of Ethernet frames", name)
