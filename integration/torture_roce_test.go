@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,8 +19,15 @@ func roceTarget(t *testing.T) (d *daemon, target torture.Target, open roce.Opene
 	t.Helper()
 	host := netip.AddrFrom4([4]byte{127, byte(100 + rand.IntN(100)), byte(rand.IntN(256)), 2})
 	d = up(t, nil, "--device", "roce0,transport=roce,host="+host.String())
+	peer := roce.Host(host.Next())
 	return d, torture.Target{Addr: netip.AddrPortFrom(host, 7174), Timeout: patience,
-		Settle: 10 * time.Millisecond}, roce.Host(host.Next())
+			Settle: 10 * time.Millisecond}, func(remote netip.Addr) (rawroce.Link, netip.Addr, error) {
+			// A process that another test starts has the socket of the case before, until it executes its
+			// program; so long the port is in use.
+			syscall.ForkLock.RLock()
+			defer syscall.ForkLock.RUnlock()
+			return peer(remote)
+		}
 }
 
 // A slow link is that of a busy machine: what comes is late.
