@@ -66,15 +66,21 @@ ALONE := ./internal/archtest ./iwarp ./ipoib ./netstack/port/impair \
 	./roce/packet ./roce/udp ./roi ./sctpddp ./sctpddp/sctpddptest ./shm/abi ./shm/rpc \
 	./shm/ring/search ./vnic/record
 
+# It runs `go test`, and keeps how long each test took.
+SUM := $(GO) run gotest.tools/gotestsum@v1.13.0
+SUMMED := $(SUM) --format pkgname-and-test-fails --hide-summary skipped,failed,output
+
 .PHONY: race
 # `make vet` has vetted all of it. With the detector gVisor and the rest would be, once more.
-race: verbs ## the tests under the race detector, in random order
-	@alone=$$(mktemp) skips=$$(mktemp) && chmod 666 $$skips || exit; \
-	export VRNIC_TEST_SKIPS=$$skips VRNIC_TEST_LIBS=$(CURDIR)/verbs/build; status=0; \
-	$(GO) list $(ALONE) >$$alone && $(GO) test -vet=off -shuffle=on $(ALONE) || status=1; \
-	$(GO) test -vet=off -race -shuffle=on -timeout 30m \
-	$$($(GO) list ./... | grep -vxFf $$alone) || status=1; \
-	sort -u $$skips | sed 's/^/skipped: /'; rm -f $$skips $$alone; exit $$status
+race: verbs ## the tests under the race detector, in random order, and which took longest
+	@work=$$(mktemp -d) && touch $$work/skips && chmod 755 $$work && chmod 666 $$work/skips || exit; \
+	export VRNIC_TEST_SKIPS=$$work/skips VRNIC_TEST_LIBS=$(CURDIR)/verbs/build; status=0; \
+	$(GO) list $(ALONE) >$$work/alone && $(SUMMED) --jsonfile-timing-events $$work/1 -- \
+	-vet=off -shuffle=on $(ALONE) || status=1; \
+	$(SUMMED) --jsonfile-timing-events $$work/2 -- -vet=off -race -shuffle=on -timeout 30m \
+	$$($(GO) list ./... | grep -vxFf $$work/alone) || status=1; \
+	echo "the slowest tests:"; cat $$work/1 $$work/2 | $(SUM) tool slowest --threshold 8s; \
+	sort -u $$work/skips | sed 's/^/skipped: /'; rm -rf $$work; exit $$status
 
 .PHONY: allocs
 # The race detector allocates by itself, so these tests cannot be under it; nor can TestNeighbour,
@@ -159,6 +165,8 @@ SANITIZERS ?= address thread valgrind
 SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|$\
 	Fio|Traps|C|DaemonKilled|HostileRings|RoCEPingpong|RoCEStates|RoCEData|$\
 	RoCERoute|RsocketDatagrams
+# What of them is left out.
+SANITIZE_SKIP ?=
 # valgrind is ten times as slow.
 VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 
@@ -174,7 +182,8 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; tests='$(SANITIZE_TESTS)'; \
 	case $$s in address) libs=$(CURDIR)/verbs/build/asan;; thread) libs=$(CURDIR)/verbs/build/tsan;; \
 	*) libs=; tests='$(VALGRIND_TESTS)';; esac; VRNIC_TEST_SANITIZE=$$s VRNIC_TEST_LIBS=$$libs \
-	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
+	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" -skip '$(SANITIZE_SKIP)' \
+	./integration/verbs || exit 1; done
 
 # Of `make direct`: the first seed, how many there are, how many programs die, and how often memory
 # is taken back.
