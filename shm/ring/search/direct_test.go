@@ -99,6 +99,7 @@ type directMutations struct {
 	keyFirst, regionFirst, oneLook, reuse, sold bool // keys
 	stampFence, notifyLate, wantLate            bool // events
 	orFirst, orSkipped, clearAfter, noHangup    bool // the bitmap
+	evenSilent, orLate, lookOnce                bool // its bits and the daemon, and events
 	sentLate, sendsFirst                        bool // answers
 	stale, openBlind, heedLate                  bool // the making of a pair
 	leaveBlind, lookFirst                       bool // the next one
@@ -463,6 +464,8 @@ func TestDirectSearch(t *testing.T) {
 	wake := func(m mu) *scenario { return wakeScenario(m, 2) } // 3: half a minute, some gigabytes
 	end := func(m mu) *scenario { return endScenario(m, 2) }
 	dirty := func(m mu) *scenario { return dirtyScenario(m, 3) }
+	shut := func(m mu) *scenario { return dirtyCloseScenario(m, 3) }
+	dirtyNotify := func(m mu) *scenario { return dirtyNotifyScenario(m, 2) }
 	making := func(n int8) sc { return func(m mu) *scenario { return makingScenario(m, n) } }
 	for _, tt := range []struct {
 		name string
@@ -481,6 +484,10 @@ func TestDirectSearch(t *testing.T) {
 		{"notify 3", notify(3), mu{}, ""},
 		{"wake", wake, mu{}, ""},
 		{"bitmap", dirty, mu{}, ""},
+		{"bitmap and close", shut, mu{}, ""},
+		{"bitmap and close, stands still", shut, mu{impatient: true}, ""},
+		{"bitmap and events", dirtyNotify, mu{}, ""},
+		{"bitmap and the daemon's messages", dirtyBesideScenario, mu{}, ""},
 		{"answer", answerScenario, mu{}, ""},
 		{"making", making(2), mu{}, ""},
 		{"next pair", nextScenario, mu{}, ""},
@@ -546,6 +553,14 @@ func TestDirectSearch(t *testing.T) {
 		{"OR skipped when the bit looks set", dirty, mu{orSkipped: true}, unseen},
 		{"bit cleared after the look", dirty, mu{clearAfter: true}, unseen},
 		{"nobody looks when a sender has died", dirty, mu{noHangup: true}, unseen},
+		{"close: no bit for a sender that had left", shut, mu{evenSilent: true}, unseen},
+		{"close: bit without waiting for seq", shut, mu{closeBlind: true}, unseen},
+		{"close: without fence", shut, mu{closeFence: true}, unseen},
+		{"close: seq even without release", shut, mu{seqPlain: true}, unseen},
+		{"no look behind the daemon's message", dirtyBesideScenario, mu{lookOnce: true}, unseen},
+		{"events: want read before the bit is set", dirtyNotify, mu{orLate: true}, asleep},
+		{"events: no fence behind the bit", dirtyNotify, mu{stampFence: true}, asleep},
+		{"events: arm without fence", dirtyNotify, mu{mutations: mutations{armFence: true}}, asleep},
 
 		{"Send recorded after its stamp", answerScenario, mu{sentLate: true}, early},
 		{"Sends looked at before receives", answerScenario, mu{sendsFirst: true}, early},

@@ -52,39 +52,6 @@ func notifyScenario(mu directMutations, n int8) *scenario {
 	}
 }
 
-// dirtyScenario: a library says in the bitmap of the peer's CQ where to look, and may die before it
-// does; then the daemon says so.
-func dirtyScenario(mu directMutations, n int8) *scenario {
-	const wDirty, bit, rSeen = wNotify, 1, 1
-	var s []any
-	for i := int8(1); i <= n; i++ {
-		next := fmt.Sprint("sent", i)
-		mark := []any{instr{op: opOr, a: wDirty, v: bit}, next}
-		if mu.orSkipped {
-			mark = append([]any{instr{op: opLoad, a: wDirty}, instr{op: opIfBit, v: bit, to: next}},
-				mark...)
-		}
-		s = append(s, swapped(mu.orFirst, []any{instr{op: opRelease, a: wStamp, v: i}}, mark)...)
-	}
-	s = append(s, instr{op: opGoto, to: "end"}, "dead", instr{op: opSignal, a: 1}, "end")
-	r := append([]any{"poll",
-		instr{op: opWhen, when: func(m *machine, _ *thread) bool { return m.mem[wDirty] != 0 }}},
-		swapped(mu.clearAfter, []any{instr{op: opXchg, a: wDirty, v: 0}},
-			[]any{instr{op: opLoad, r: rSeen, a: wStamp}})...)
-	d := append([]any{instr{op: opToken, a: 1}},
-		unless(mu.noHangup, instr{op: opOr, a: wDirty, v: bit})...)
-	return &scenario{
-		progs:  []program{prog(s), prog(r, instr{op: opGoto, to: "poll"}), prog(d)},
-		mortal: sender + 1,
-		rest: func(m *machine, at func(int, string) bool) string {
-			if !at(sender, "end") || m.th[receiver].regs[rSeen] != m.mem[wStamp] {
-				return "nobody looks for a message"
-			}
-			return ""
-		},
-	}
-}
-
 // answerScenario: one thread of a library posts a Send, to which the peer answers; another one
 // polls. The program must hear of its Send first.
 func answerScenario(mu directMutations) *scenario {
