@@ -424,7 +424,7 @@ static inline struct vrnic_ah *to_vah(struct ibv_ah *ah)
 	return container_of(ah, struct vrnic_ah, ah);
 }
 
-/* port.c */
+/* device.c */
 int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
 		     size_t attr_len);
 
