@@ -1,6 +1,7 @@
 package shm_test
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -99,5 +100,50 @@ func BenchmarkDirect(b *testing.B) {
 				f()
 			}
 		})
+	}
+}
+
+// The same where so many QPs complete on one CQ, of which one has a message, and the others are
+// silent.
+func BenchmarkDirectMany(b *testing.B) {
+	for _, qps := range []int{1, 16, 17, 100, 1000} {
+		m := newMany(b, qps)
+		i := qps - 1
+		x, y := m.ends[0][i], m.ends[1][i]
+		wr := &rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.sge(0, 64)}}
+		rr := &rdma.RecvWR{SGEs: []rdma.SGE{y.sge(0, 64)}}
+		wc := make([]rdma.WC, 1)
+		for _, w := range []struct {
+			name string
+			f    func()
+		}{
+			{"message", func() {
+				check(b, y.qp.PostRecv(rr))
+				check(b, x.qp.PostSend(wr))
+				for _, cq := range []rdma.CQ{y.rcq, x.scq} {
+					if n, err := cq.Poll(wc); n != 1 || err != nil {
+						b.Fatalf("poll: %d, %v", n, err)
+					}
+				}
+			}},
+			{"empty poll", func() {
+				if n, err := y.rcq.Poll(wc); n != 0 || err != nil {
+					b.Fatalf("poll: %d, %v", n, err)
+				}
+			}},
+			{"arm", func() {
+				check(b, y.rcq.Arm(false))
+				if n, err := y.rcq.Poll(wc); n != 0 || err != nil {
+					b.Fatalf("poll: %d, %v", n, err)
+				}
+			}},
+		} {
+			b.Run(fmt.Sprintf("%s/qps=%d", w.name, qps), func(b *testing.B) {
+				defer onProcessor(b)()
+				for b.Loop() {
+					w.f()
+				}
+			})
+		}
 	}
 }

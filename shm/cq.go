@@ -38,8 +38,13 @@ type compQueue struct {
 	cqe   abi.CQE
 	qps   map[uint32]*queuePair // by number
 	last  *queuePair            // the one found last
-	// directs are those of QPs that complete here.
-	directs []*directPath
+	// directs are those of QPs that complete here; many has the others, if there are more than a few.
+	directs   []*directPath
+	many      *ring.Board[directPath]
+	bits      *osmem.Region // by which it finds what comes, or nil
+	come      *ring.PairBits
+	manyFirst bool   // before directs, at the next poll
+	manyFrom  [2]int // and from which place on, by what is looked for
 
 	wanted atomic.Uint32 // what peers have been told that q is armed for; changes with mu held
 	sleep  uint32        // what tells one time that it is armed from others, in abi.WantSleep
@@ -214,7 +219,13 @@ func (q *compQueue) Poll(wc []rdma.WC) (int, error) {
 		return n, nil
 	}
 	if q.d.c.gone() != nil {
-		n = q.flush(wc)
+		if q.many != nil { // no daemon says where to look for what the last senders have left
+			q.many.MarkAll()
+			n = q.take(wc)
+		}
+		if n == 0 {
+			n = q.flush(wc)
+		}
 		q.mu.Unlock()
 		if n != 0 {
 			return n, nil
@@ -235,7 +246,7 @@ func (q *compQueue) Poll(wc []rdma.WC) (int, error) {
 
 // take moves completions out of the ring: q.mu is held. Nonsense in the ring ends the session.
 func (q *compQueue) take(wc []rdma.WC) (n int) {
-	if len(q.directs) != 0 {
+	if q.hasDirect() {
 		return q.takeBoth(wc)
 	}
 	for n < len(wc) && !q.bad {
@@ -281,6 +292,9 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 		if d := qp.direct; d != nil {
 			if d.next++; !d.out.IsOpen() { // it may do nothing but receive
 				qp.askAgain()
+			}
+			if d.recvPlace >= 0 { // the next one may be there, whose bit told of this one
+				q.many.Mark(d.recvPlace)
 			}
 		}
 	} else {
@@ -354,7 +368,7 @@ func (q *compQueue) Arm(solicitedOnly bool) error {
 	if err := q.d.c.gone(); err != nil {
 		return err
 	}
-	if len(q.directs) == 0 {
+	if !q.hasDirect() {
 		q.ring.Arm(solicitedOnly)
 		return nil
 	}
@@ -363,6 +377,9 @@ func (q *compQueue) Arm(solicitedOnly bool) error {
 	}
 	q.ring.Arm(solicitedOnly)
 	q.tellWanted()
+	if q.many != nil {
+		q.many.MarkSome()
+	}
 	return nil
 }
 
@@ -432,5 +449,8 @@ func (q *compQueue) destroyed() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mem.Release()
-	q.mem = nil
+	if q.bits != nil {
+		q.bits.Release()
+	}
+	q.mem, q.bits, q.many = nil, nil, nil
 }

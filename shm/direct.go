@@ -22,8 +22,9 @@ import (
 const (
 	// longestDirect is what goes so: longer messages are the daemon's.
 	longestDirect = 8192
-	// mostDirect is how many QPs that have a direct path complete on a CQ.
-	mostDirect = 16
+	// fewDirect is how many QPs of a CQ that have a direct path each poll looks at. Those beyond that
+	// have a place in its board.
+	fewDirect = 16
 	// mostPosts is how many posts there are between two that ask for a direct path, at most, and
 	// againPosts before who had one asks for another.
 	mostPosts  = 1 << 16
@@ -53,6 +54,7 @@ type directPath struct {
 	rings             bool   // the bell is to be rung for what was sent
 	from              regionFinder
 	remote            *ring.PairRemote
+	bits              *osmem.Region      // the bitmap of the peer's CQ, or nil
 	segs              [abi.MaxSGE][]byte // of the request that is posted
 	head              ring.PairHead      // likewise
 
@@ -70,6 +72,11 @@ type directPath struct {
 	next  uint32 // receive to complete
 	ready uint32 // and up to where they have come, at the last look
 	bad   bool   // nothing comes any more: what is outstanding is flushed
+
+	// sendPlace and recvPlace are its places in the boards of its CQs, one if they are one; below 0:
+	// it has none. done is its bit in that of the send CQ.
+	sendPlace, recvPlace int
+	done                 ring.BoardBit
 
 	wakeEnd
 }
@@ -157,7 +164,7 @@ func (q *queuePair) askDirect() error {
 	c := q.d.c
 	if has, movesOn := q.movesOn(); has {
 		return nil
-	} else if !movesOn {
+	} else if !movesOn || !q.sendCQ.makePlace(q) || !q.recvCQ.makePlace(q) {
 		return syscall.EAGAIN
 	}
 	var rep rpc.DirectReply
@@ -225,24 +232,38 @@ func (q *queuePair) attachLocked(d *directPath) error {
 	if was != nil && !was.isOver() {
 		return syscall.EAGAIN
 	}
-	d.in.Want(q.recvCQ.ring.Wants()) // before anything can come
-	var err error
-	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
-		return err // the session is over
-	}
 	if was != nil {
 		q.dropLocked(was)
+		q.direct = nil
+	}
+	d.sendPlace = q.sendCQ.give(d)
+	if d.recvPlace = d.sendPlace; q.recvCQ != q.sendCQ {
+		d.recvPlace = q.recvCQ.give(d)
+	}
+	// Before anything can come.
+	d.in.Want(q.recvCQ.ring.Wants())
+	if d.recvPlace >= 0 {
+		d.in.WantBit(d.recvPlace)
+	}
+	if d.sendPlace >= 0 {
+		d.done = q.sendCQ.many.Done(d.sendPlace)
+	}
+	var err error
+	if d.next, err = q.rq.join(d.in, &q.pd.regions); err != nil {
+		q.takePlaces(d)
+		return err // the session is over
 	}
 	s := &q.sq
 	d.ringed, d.polled = q.m.SQ.Posted(), s.done
 	for d.ringed != s.done && !s.at(d.ringed-1).signaled {
 		d.ringed--
 	}
-	d.out.Wake = d.wake
+	d.out.Wake, d.out.Bits = d.wake, d.peerBits
 	q.direct = d
-	q.recvCQ.ch.join(d)
+	if d.recvPlace < 0 { // else the daemon wakes who waits
+		q.recvCQ.ch.join(d)
+	}
 	for _, cq := range slices.Compact([]*compQueue{q.sendCQ, q.recvCQ}) {
-		cq.directs = append(cq.directs, d)
 		cq.tellWanted()
 	}
 	return nil
@@ -266,11 +287,17 @@ func (q *queuePair) leaveDirect() {
 // dropLocked lets d go, which nobody finds any more when the locks of withCQs are given back: the
 // receive queue has left it.
 func (q *queuePair) dropLocked(d *directPath) {
-	for _, cq := range []*compQueue{q.sendCQ, q.recvCQ} {
-		cq.directs = slices.DeleteFunc(cq.directs, func(x *directPath) bool { return x == d })
-	}
+	q.takePlaces(d)
 	q.recvCQ.ch.leave(d)
 	d.release()
+}
+
+// takePlaces has the CQs not look at d any more.
+func (q *queuePair) takePlaces(d *directPath) {
+	q.sendCQ.takeBack(d, d.sendPlace)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.takeBack(d, d.recvPlace)
+	}
 }
 
 // isOver reports whether nothing that went by d is left to be polled, nor anything comes.
@@ -282,6 +309,9 @@ func (d *directPath) isOver() bool {
 func (d *directPath) release() {
 	d.remote.Close()
 	d.closeWaker()
+	if d.bits != nil {
+		d.bits.Release()
+	}
 	d.mem.Release()
 }
 
@@ -293,13 +323,35 @@ func (q *queuePair) movesOn() (has, ok bool) {
 	has = was != nil && was.out.IsOpen()
 	over := was != nil && was.isOver()
 	q.recvCQ.mu.Unlock()
-	return has, over || was == nil && !q.sendCQ.manyDirect() && !q.recvCQ.manyDirect()
+	return has, over || was == nil
 }
 
-func (q *compQueue) manyDirect() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.directs) >= mostDirect
+// askBits asks the daemon for the bitmap of q's receive CQ, or its peer's, by op; nil: it cannot be
+// had.
+func (q *queuePair) askBits(op rpc.Op) (*osmem.Region, *ring.PairBits) {
+	c := q.d.c
+	fds, err := c.rpc(op, "ask for a bitmap", &rpc.HandleRequest{Handle: q.handle}, &rpc.Empty{}, -1)
+	if err != nil {
+		return nil, nil
+	}
+	mem, err := osmem.MapSealed(fds[0], abi.BitsHeaderLen)
+	if err != nil {
+		_ = c.die(goneBecause(err))
+		return nil, nil
+	}
+	bits, err := ring.OpenPairBits(mem.Mem)
+	if err != nil {
+		mem.Release()
+		_ = c.corrupt(err)
+		return nil, nil
+	}
+	return mem, bits
+}
+
+// peerBits is the bitmap in which d's peer looks for its messages: the send queue's lock is held.
+func (d *directPath) peerBits() (b *ring.PairBits) {
+	d.bits, b = d.qp.askBits(rpc.OpDirectPeerBits)
+	return b
 }
 
 // outstanding is how many requests are outstanding that did not go by the ring: the send queue's
@@ -387,6 +439,9 @@ func (d *directPath) complete(w *abi.SendWQE, octets uint32) {
 	d.sent[i&uint32(len(d.sent)-1)] = directSent{id: w.WRID, after: d.ringed, octets: octets,
 		op: sendOps[w.Op].wc}
 	d.sentProd.Store(i + 1)
+	if d.sendPlace >= 0 {
+		d.done.Set()
+	}
 }
 
 // gather finds the octets of w; nil leaves it to the daemon.
@@ -449,30 +504,22 @@ func (q *compQueue) tellWanted() {
 			d.in.Want(want)
 		}
 	}
+	if q.come != nil {
+		q.come.Want(want)
+	}
 }
 
 // takeBoth is take where QPs complete that have a direct path: q.mu is held.
 func (q *compQueue) takeBoth(wc []rdma.WC) (n int) {
+	q.turn()
 	if q.bad || q.isEmpty() {
 		return 0
 	}
-	for _, d := range q.directs { // first: docs/direct.md#receiving
-		if d.qp.recvCQ == q {
-			d.look(uint32(len(wc)))
-		}
-	}
+	q.look(uint32(len(wc))) // first: docs/direct.md#receiving
 	come, err := q.ring.Come()
 	if err == nil {
-		for _, d := range q.directs {
-			if d.qp.sendCQ == q {
-				n += d.sends(wc[n:])
-			}
-		}
-		for _, d := range q.directs {
-			if d.qp.recvCQ == q {
-				n += d.receives(wc[n:])
-			}
-		}
+		n = q.sends(wc)
+		n += q.receives(wc[n:])
 	}
 	for err == nil && n < len(wc) && q.ring.Peek(&q.cqe, come) {
 		if qp := q.find(q.cqe.QPN); qp != nil && qp.direct != nil {
@@ -508,7 +555,7 @@ func (q *compQueue) isEmpty() bool {
 			return false
 		}
 	}
-	return true
+	return q.many == nil || q.many.IsEmpty()
 }
 
 // look says up to where receives have come, of the next ones up to most.
@@ -593,6 +640,9 @@ func (d *directPath) spoil() {
 		return
 	}
 	d.bad = true
+	if d.recvPlace >= 0 { // what is posted later is flushed, too
+		d.qp.recvCQ.many.Mark(d.recvPlace)
+	}
 	d.in.Spoil()
 	_ = d.qp.d.ring(d.qp.bell) // fails when the session is over
 }

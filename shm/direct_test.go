@@ -592,51 +592,22 @@ func TestDirectOneSided(t *testing.T) {
 	}
 }
 
-// Messages of many QPs that complete on one CQ come, directly as long as there are few.
-func TestDirectMany(t *testing.T) {
-	h := newDirectHost(t)
-	x, y := h.open("loop0"), h.open("loop1")
-	const qps, depth = 20, 4
-	cqs := [2]rdma.CQ{must(x.CreateCQ(2 * qps * depth))(t), must(y.CreateCQ(2 * qps * depth))(t)}
-	var ends [2][]*node
-	for range qps {
-		var pair [2]*node
-		for k, dev := range []*shm.Device{x, y} {
-			n := newNode(t, dev, depth)
-			n.qp.Close()
-			n.scq, n.rcq = cqs[k], cqs[k]
-			n.qp = must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: depth,
-				MaxRecvWR: depth, MaxInline: 64}))(t)
-			pair[k] = n
-			ends[k] = append(ends[k], n)
-		}
-		connect(t, pair[0], pair[1])
-	}
-	const warm, rounds = 5, 10
-	before := uint64(0)
-	for i := range warm + rounds {
-		if i == warm { // those that were first have asked again
-			before = h.loop.Direct()
-		}
-		for i, b := range ends[1] {
-			check(t, b.qp.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, 64)}}))
-			sendOne(t, ends[0][i], 0)
-		}
-		for range qps {
-			next(t, cqs[0])
-			next(t, cqs[1])
-		}
-	}
-	// A QP may have a path that its peer, where others came first, has not.
-	if n := h.loop.Direct() - before; n < rounds || n > 16*rounds {
-		t.Errorf("%d messages were direct, want those of at most 16 QPs in %d rounds", n, rounds)
-	}
-}
-
 // A message that goes directly allocates nothing.
 func TestDirectAllocations(t *testing.T) {
-	h := newDirectHost(t)
-	a, b := directNodes(t, h)
+	t.Run("few", func(t *testing.T) {
+		h := newDirectHost(t)
+		a, b := directNodes(t, h)
+		allocations(t, h, a, b)
+	})
+	t.Run("many", func(t *testing.T) {
+		m := newMany(t, 20)
+		last := len(m.ends[0]) - 1
+		allocations(t, m.host, m.ends[0][last], m.ends[1][last])
+	})
+}
+
+func allocations(t *testing.T, h *host, a, b *node) {
+	t.Helper()
 	var wc [4]rdma.WC
 	rr := &rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, 1024)}}
 	wr := &rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{a.sge(0, 512)}}

@@ -13,3 +13,11 @@ func QPMem(q rdma.QP) []byte { return q.(*queuePair).mem.Mem }
 
 // PairMem is the memory of the pair that a QP is in, which its peer's program writes to.
 func PairMem(q rdma.QP) []byte { return q.(*queuePair).direct.mem.Mem }
+
+// CQBits is the bitmap of a CQ, which its peers' programs write to; nil: it has none.
+func CQBits(q rdma.CQ) []byte {
+	if bits := q.(*compQueue).bits; bits != nil {
+		return bits.Mem
+	}
+	return nil
+}

@@ -37,6 +37,7 @@
 #define VRNIC_MAGIC_SRQ			0x524e5256	/* "VRNR" */
 #define VRNIC_MAGIC_PAIR		0x504e5256	/* "VRNP" */
 #define VRNIC_MAGIC_KEYS		0x4b4e5256	/* "VRNK" */
+#define VRNIC_MAGIC_BITS		0x424e5256	/* "VRNB" */
 
 /* Session page. */
 #define VRNIC_SESS_MAGIC		0	/* const */
@@ -234,6 +235,8 @@
 /* times that the daemon is to raise an event of which a sleeper has heard */
 #define VRNIC_DIR_PASSED		140
 #define VRNIC_DIR_TAKES			144	/* what its library knows of beside Sends: VRNIC_TAKES_IMM */
+/* and one, in the bitmap of its CQ, that is set behind each message; 0: none */
+#define VRNIC_DIR_BIT			148
 #define VRNIC_DIR_WRITES		192	/* line 3 sender: u64 */
 #define VRNIC_DIR_READS			200	/* u64 */
 #define VRNIC_DIR_READ_OCTETS		208	/* u64, octets of Reads */
@@ -255,12 +258,13 @@
 #define VRNIC_TAKES_IMM			1
 
 /* Room i says that receive i is posted (docs/decisions.md#X3). */
-#define VRNIC_ROOM_STAMP		0	/* i + 1: stored last */
+#define VRNIC_ROOM_STAMP		0	/* i + 1, XOR VRNIC_ROOM_BIT if there is VRNIC_DIR_BIT: stored last */
 /* octets that it takes; VRNIC_NO_ROOM: a message for it goes by the daemon */
 #define VRNIC_ROOM_LENGTH		4
 #define VRNIC_ROOM_LEN			8
 
 #define VRNIC_NO_ROOM			0xffffffffu
+#define VRNIC_ROOM_BIT			(1u << 31)	/* earlier libraries, which set no bits, find no receive */
 
 /* Slot i is the message that receive i has got (docs/decisions.md#X4). */
 #define VRNIC_SLOT_STAMP		0	/* i + 1: stored last */
@@ -295,9 +299,21 @@
 #define VRNIC_KEY_OFFSET		32	/* u64, of the first octet in Mem */
 #define VRNIC_KEY_LEN			64
 
+/*
+ * Bitmap of a CQ's: of those of many QPs that have a direct path which are to be looked at
+ * (docs/direct.md#many, docs/decisions.md#X17).
+ */
+#define VRNIC_BITS_MAGIC		0	/* line 0 is const */
+#define VRNIC_BITS_SIZE			4	/* how many bits, a multiple of 32 */
+#define VRNIC_BITS_OFF			8	/* of the words that they are in: all write there */
+/* line 1 receiver: what the CQ is armed for, in place of VRNIC_DIR_WANT */
+#define VRNIC_BITS_WANT			64
+#define VRNIC_BITS_HEADER_LEN		128
+
 /* Bounds that no peer may exceed, whatever the quotas say. */
 #define VRNIC_MAX_DEPTH			65536	/* slots of a queue, and of a channel's ring */
 #define VRNIC_MAX_CQ_DEPTH		(1u << 20)	/* slots of a CQ: those of many QPs complete there */
+#define VRNIC_MAX_BITS			4096	/* of a CQ's bitmap */
 #define VRNIC_MAX_SGE			32	/* SGEs of a WQE */
 #define VRNIC_MAX_INLINE		1024	/* inline octets of a WQE */
 /* what a QP gets at least; so a stride has room for the masks of an atomic */

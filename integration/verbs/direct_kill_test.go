@@ -45,6 +45,7 @@ type pairing struct {
 	t       *testing.T
 	program string
 	libs    string   // libibverbs with marks, in front of the others
+	many    bool     // of that what finds each direct path by its CQ's bitmap
 	wrap    []string // what the second is run by
 	lent    bool     // they reach each other's memory, too
 	asleep  string   // $ASLEEP
@@ -55,12 +56,17 @@ func newPairing(t *testing.T, mode string, args ...string) *pairing {
 	need(t)
 	p := &pairing{topology: direct(t, mode, args...), t: t,
 		program: cProgram(t, "marked", "-rdynamic"), libs: filepath.Join(workDir, "marks")}
-	if out, err := exec.Command("make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD="+p.libs,
-		"CFLAGS=-DVRNIC_MARKS", filepath.Join(p.libs, "libibverbs.so.1")).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for dir, flags := range map[string]string{p.libs: "", p.libs + manyDir: " -DVRNIC_ALL_MANY"} {
+		if out, err := exec.Command("make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD="+dir,
+			"CFLAGS=-DVRNIC_MARKS"+flags, filepath.Join(dir, "libibverbs.so.1")).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	return p
 }
+
+// manyDir is behind the folder of libraries that have not a few direct paths but many.
+const manyDir = "-many"
 
 // A told is what one of them has said: struct record of marked.c.
 type told struct {
@@ -98,9 +104,13 @@ func (p *pairing) begin(t *testing.T, who int, mark string) (ends [2]*process, p
 		t.Fatal(err)
 	}
 	d := p.server.in(t)
+	dir := p.libs
+	if p.many {
+		dir += manyDir
+	}
 	for i, name := range []string{"a", "b"} {
 		env := append(p.cEnv(), "RECORD="+f.Name(), "VRNIC_SOCKET="+d.socket, "VRNIC_SYS=off",
-			"LD_LIBRARY_PATH="+p.libs+":"+libs)
+			"LD_LIBRARY_PATH="+dir+":"+libs)
 		if p.lent {
 			env = append(env, "LENT=1", "LD_PRELOAD="+filepath.Join(libs, "libvrnic-heap.so"))
 		}
@@ -161,13 +171,18 @@ func TestDirectMarks(t *testing.T) {
 		t.Run(names[step-1], func(t *testing.T) {
 			for _, who := range oneOf(0, 1) {
 				nth := 1 + rand.IntN(100)
+				p.many = rand.IntN(2) == 0
 				switch names[step-1] {
+				case "MARKED":
+					p.many = true
+				case "HEARD", "ASLEEP", "AWAKE": // of many the daemon wakes who sleeps
+					p.many = false
 				case "PAIR", "TABLE", "MAPPED":
 					nth = 1
 				case "PART":
 					nth = 1 + rand.IntN(20)
 				}
-				t.Logf("end %d, for the %dth time", who, nth)
+				t.Logf("end %d, for the %dth time, many: %v", who, nth, p.many)
 				ends, path := p.begin(t, who, fmt.Sprint(step, nth, int(syscall.SIGKILL)))
 				r := p.ends(t, ends, path, "killed")
 				passed |= r[0].marks | r[1].marks
@@ -310,6 +325,7 @@ func TestDirectKills(t *testing.T) {
 			var sent, died uint64
 			for k := range n {
 				who, mark := rand.IntN(2), ""
+				p.many = k%3 == 0
 				p.lent, p.asleep = heap && k%4 < 2, []string{"library", "", "", "poll", "", ""}[k%6]
 				if k%2 == 0 && mode == "user" {
 					mark = fmt.Sprint(1+rand.IntN(len(names)), 1+rand.IntN(2000), int(syscall.SIGKILL))

@@ -44,6 +44,31 @@ func TestDirect(t *testing.T) {
 	}
 }
 
+// A thousand queue pairs that complete on one CQ have a direct path, all of them; of these and of
+// some that have an error amid the traffic each completion comes once, and who waits for an event
+// of any has it.
+func TestDirectMany(t *testing.T) {
+	top := direct(t, "user")
+	top.runC(t, "many", "errors", "events")
+	p := top.startC(t, "many", "thousand")
+	p.WaitOutput("warm", 1)
+	n := 0
+	for _, row := range top.server.show("qp") {
+		if row["path"] == "direct" && (row["why"] == nil || row["why"] == "") {
+			n++
+		}
+	}
+	if n != 2000 {
+		t.Errorf("%d queue pairs of 2000 have a direct path", n)
+	}
+	p.Signal(syscall.SIGUSR1)
+	p.succeed(cLimit, "^ok thousand$", "^all done$")
+	sends, _ := top.counter("sends")
+	if n, _ := top.counter("direct_sends"); n < 50000 || n < sends*9/10 {
+		t.Errorf("%v of %v Sends were direct", n, sends)
+	}
+}
+
 // Of memory that is lent Writes, Reads and atomic operations go directly, too, and nothing else is
 // different.
 func TestDirectLent(t *testing.T) {

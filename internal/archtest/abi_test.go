@@ -215,7 +215,7 @@ func limitTable(t *testing.T) string {
 var (
 	offsetRow = regexp.MustCompile("(?m)^\\| (\\d+) \\| *[a-z0-9]* *\\| `(\\w+)` \\|")
 	boundRow  = regexp.MustCompile("(?m)^\\| `([A-Z]\\w+)` \\| (\\d+) \\|")
-	inlineVal = regexp.MustCompile("`((?:SQ|Arm|Slot)[A-Z]\\w+)` (\\d+)")
+	inlineVal = regexp.MustCompile("`((?:SQ|Arm|Slot|Room)[A-Z]\\w+)` (\\d+)")
 	callForm  = regexp.MustCompile(`^call (\d+) (\w+)`)
 	givesForm = regexp.MustCompile(` (takes|gives)=(\d)`)
 	bodyForm  = regexp.MustCompile(`^\t(request|reply) (\S+)`)
@@ -251,7 +251,7 @@ func TestABIDoc(t *testing.T) {
 		check(m[1], m[2])
 	}
 	word := regexp.MustCompile(
-		`^(Sess|QP|SQ|SGE|RQ|CQE?|Chan|Arm|Max|Min|Pair|Dir|Room|Slot|Keys?)[A-Z]`)
+		`^(Sess|QP|SQ|SGE|RQ|CQE?|Chan|Arm|Max|Min|Pair|Dir|Room|Slot|Keys?|Bits)[A-Z]`)
 	for _, c := range slices.Concat(abi.Scope().Names(), rpc.Scope().Names()) {
 		_, ok := abi.constOf(c)
 		_, too := rpc.constOf(c)
@@ -294,6 +294,6 @@ func TestABIDoc(t *testing.T) {
 // notInDoc are constants of a form that docs/abi.md shows, and why it does not show these: they are
 // lengths or numbers that a table has in another form.
 var notInDoc = []string{
-	"SGELen", "CQELen", "PairHeaderLen", "KeysHeaderLen", "RoomLen", "SlotLen", "KeyLen",
+	"SGELen", "CQELen", "PairHeaderLen", "KeysHeaderLen", "BitsHeaderLen", "RoomLen", "SlotLen", "KeyLen",
 	"MaxDevices", "MaxAddrs", "MaxPrivate", "MaxOption", "QPAttrState", "QPAttrAccess",
 }

@@ -26,7 +26,7 @@ var rooms = map[string]room{
 	"verbs": {shows: []string{"abi.h", "rsockets.h", "valgrind.h",
 		"vrnic_alloc.h"}},
 	"verbs/core": {shows: []string{"core.h"}, uses: []string{"verbs", "verbs/setting"}},
-	"verbs/pair": {shows: []string{"keys.h", "mark.h", "pair.h", "remote.h", "wake.h"},
+	"verbs/pair": {shows: []string{"board.h", "keys.h", "mark.h", "pair.h", "remote.h", "wake.h"},
 		uses: []string{"verbs", "verbs/core"}},
 	"verbs/ibverbs": {shows: []string{"ibverbs.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/pair", "verbs/ibverbs/abi"}},

@@ -23,6 +23,7 @@ const (
 	MagicSRQ     = 0x524e5256 // "VRNR"
 	MagicPair    = 0x504e5256 // "VRNP"
 	MagicKeys    = 0x4b4e5256 // "VRNK"
+	MagicBits    = 0x424e5256 // "VRNB"
 )
 
 // Session page.
@@ -219,6 +220,7 @@ const (
 	DirSpoiled    = 136 // not 0: what has come makes no sense, and the connection is to end
 	DirPassed     = 140 // times that the daemon is to raise an event of which a sleeper has heard
 	DirTakes      = 144 // what its library knows of beside Sends: TakesImm
+	DirBit        = 148 // and one, in the bitmap of its CQ, that is set behind each message; 0: none
 	DirWrites     = 192 // line 3 sender: u64
 	DirReads      = 200 // u64
 	DirReadOctets = 208 // u64, octets of Reads
@@ -237,11 +239,12 @@ const (
 	TakesImm = 1
 
 	// Room i says that receive i is posted (docs/decisions.md#X3).
-	RoomStamp  = 0 // i + 1: stored last
+	RoomStamp  = 0 // i + 1, XOR RoomBit if there is DirBit: stored last
 	RoomLength = 4 // octets that it takes; NoRoom: a message for it goes by the daemon
 	RoomLen    = 8
 
-	NoRoom = 0xffffffff
+	NoRoom  = 0xffffffff
+	RoomBit = 1 << 31 // earlier libraries, which set no bits, find no receive
 
 	// Slot i is the message that receive i has got (docs/decisions.md#X4).
 	SlotStamp   = 0  // i + 1: stored last
@@ -275,10 +278,21 @@ const (
 	KeyLen    = 64
 )
 
+// Bitmap of a CQ's: of those of many QPs that have a direct path which are to be looked at
+// (docs/direct.md#many, docs/decisions.md#X17).
+const (
+	BitsMagic     = 0  // line 0 is const
+	BitsSize      = 4  // how many bits, a multiple of 32
+	BitsOff       = 8  // of the words that they are in: all write there
+	BitsWant      = 64 // line 1 receiver: what the CQ is armed for, in place of DirWant
+	BitsHeaderLen = 128
+)
+
 // Bounds that no peer may exceed, whatever the quotas say.
 const (
 	MaxDepth   = 65536   // slots of a queue, and of a channel's ring
 	MaxCQDepth = 1 << 20 // slots of a CQ: those of many QPs complete there
+	MaxBits    = 4096    // of a CQ's bitmap
 	MaxSGE     = 32      // SGEs of a WQE
 	MaxInline  = 1024    // inline octets of a WQE
 	MinInline  = 64      // what a QP gets at least; so a stride has room for the masks of an atomic

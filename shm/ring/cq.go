@@ -26,6 +26,7 @@ type CQProducer struct {
 	// what its queues can complete.
 	// +checklocks:mu
 	beside map[*Direction]struct{}
+	bits   cqBits
 
 	prodWord, overrunWord, consWord, arm *atomic.Uint32
 }
@@ -245,6 +246,7 @@ func (c *CQProducer) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	c.bits.close()
 	if c.ch != nil {
 		c.ch.forget(c.handle)
 	}

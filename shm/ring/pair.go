@@ -91,7 +91,7 @@ type Direction struct {
 	mu sync.Mutex
 	// What follows is in the pair's memory, which is there until End.
 	open, base, seq, done, notify, solicited, own, spoiled *atomic.Uint32
-	completed, polled, passed                              *atomic.Uint32
+	completed, polled, passed, bit                         *atomic.Uint32
 
 	counts [numCounts]*atomic.Uint64
 	slots  []byte
@@ -157,7 +157,7 @@ func (d *Direction) init(mem []byte, slots uint32, from, to *PairEnd) {
 	d.notify, d.solicited = abi.Word(mem, abi.DirNotify), abi.Word(mem, abi.DirSolicited)
 	d.own, d.spoiled = abi.Word(mem, abi.DirOwn), abi.Word(mem, abi.DirSpoiled)
 	d.completed, d.polled = abi.Word(mem, abi.DirCompleted), abi.Word(mem, abi.DirPolled)
-	d.passed = abi.Word(mem, abi.DirPassed)
+	d.passed, d.bit = abi.Word(mem, abi.DirPassed), abi.Word(mem, abi.DirBit)
 	for i, off := range countOffsets {
 		d.counts[i] = abi.Word64(mem, off)
 	}
@@ -219,10 +219,21 @@ func (d *Direction) shutLocked() {
 	d.state, d.odd = dirClosed, d.seq.Load()
 	if d.odd&1 == 0 {
 		markClosed.pass()
+		d.lookLocked()
 		return
 	}
 	d.state = dirShut
 	markWaits.pass()
+}
+
+// lookLocked has the receiver look: the sender sets its bit behind all else, and may have died
+// before that.
+//
+// +checklocks:d.mu
+func (d *Direction) lookLocked() {
+	if b := d.bit.Load(); b != 0 {
+		d.to.RecvCQ.bits.set(b - 1)
+	}
 }
 
 // Shut is that of both directions.
@@ -336,6 +347,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32, take bool) (
 		if d.seq.Load() != d.odd || d.from.Gone() {
 			d.state, d.given = dirClosed, false
 			markSettled.pass()
+			d.lookLocked()
 		} else if d.given && take && d.to.Flushes() {
 			break
 		} else if i == shutLooks {
@@ -375,6 +387,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32, take bool) (
 		for head != prod && d.stamped(head) {
 			head++
 			markAdopted.pass()
+			d.lookLocked() // its sender may never get to say so
 		}
 	}
 	if prod-head > d.n { // what it has used before it has taken back

@@ -23,9 +23,12 @@ const (
 type PairOut struct {
 	// Wake wakes the peer, if it sleeps: false if it cannot, and the daemon has to. nil: never.
 	Wake func() bool
+	// Bits gives the bitmap of the peer's CQ: nil if it cannot be had, and then messages are the
+	// daemon's, where the peer wants a bit to be set. It is asked once. nil: it never can be.
+	Bits func() *PairBits
 
 	open, base, seq, done, notify, solicited, own, slabCons, want *atomic.Uint32
-	heard, heardAsked, takes                                      *atomic.Uint32
+	heard, heardAsked, takes, bitWord                             *atomic.Uint32
 
 	peer               uint32 // the number of the QP at the other end
 	reach              uint32 // what keys may be asked for, of enum ibv_access_flags
@@ -39,6 +42,10 @@ type PairOut struct {
 	slabOff            uint32 // of the message between Begin and End
 	slabEnd            uint32
 	woken              uint32 // DirWant of the last sleep that has been ended
+
+	bit     bit    // that is set behind each message, if its word is not nil
+	roomBit uint32 // abi.RoomBit then, else 0
+	noBits  bool   // it has been asked for in vain
 }
 
 // A PairIn is what comes in. Calls of Room must not overlap each other, those of Want not, and the
@@ -48,6 +55,8 @@ type PairIn struct {
 	slabCons, want     *atomic.Uint32
 	spoiled            *atomic.Uint32
 	heard, heardAsked  *atomic.Uint32
+	bit                *atomic.Uint32
+	roomBit            uint32 // abi.RoomBit if the sender sets a bit
 	mask               uint32
 	taken              uint32 // octets out of the slab
 }
@@ -140,8 +149,9 @@ func (d *dirMem) out() *PairOut {
 		done: word(abi.DirRecvDone), notify: word(abi.DirNotify), solicited: word(abi.DirSolicited),
 		own: word(abi.DirOwn), slabCons: word(abi.DirSlabCons), want: word(abi.DirWant),
 		heard: word(abi.DirHeard), heardAsked: word(abi.DirHeardAsked), takes: word(abi.DirTakes),
-		counts: d.mem[abi.DirSeq:abi.DirRooms],
-		rooms:  d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
+		bitWord: word(abi.DirBit),
+		counts:  d.mem[abi.DirSeq:abi.DirRooms],
+		rooms:   d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1}
 	p.was = p.base.Load()
 	p.used = p.was
 	return p
@@ -151,8 +161,8 @@ func (d *dirMem) in() *PairIn {
 	abi.Word(d.mem, abi.DirTakes).Store(abi.TakesImm) // before any room
 	return &PairIn{rooms: d.rooms, slots: d.slots, slab: d.slab, mask: d.n - 1,
 		slabCons: abi.Word(d.mem, abi.DirSlabCons), want: abi.Word(d.mem, abi.DirWant),
-		spoiled: abi.Word(d.mem, abi.DirSpoiled),
-		heard:   abi.Word(d.mem, abi.DirHeard), heardAsked: abi.Word(d.mem, abi.DirHeardAsked)}
+		spoiled: abi.Word(d.mem, abi.DirSpoiled), bit: abi.Word(d.mem, abi.DirBit),
+		heard: abi.Word(d.mem, abi.DirHeard), heardAsked: abi.Word(d.mem, abi.DirHeardAsked)}
 }
 
 // IsOpen reports whether the sender may try at all.
@@ -168,10 +178,37 @@ func (p *PairOut) next() uint32 {
 	return p.used
 }
 
-// HasRoom reports whether a receive seems to be posted.
+// posted reports whether receive i is, as far as messages may go there.
+func (p *PairOut) posted(i uint32) bool {
+	return abi.Word(p.room(i), abi.RoomStamp).Load() == (i+1)^p.roomBit
+}
+
+// HasRoom reports whether a receive seems to be posted. It may call Bits.
 func (p *PairOut) HasRoom() bool {
 	i := p.next()
-	return abi.Word(p.room(i), abi.RoomStamp).Load() == i+1
+	return p.posted(i) || p.wantsBit() && p.posted(i)
+}
+
+// wantsBit finds out which bit the peer wants to be set behind each message, if it has not been
+// found yet: false if there is none. The peer has said so before the first room.
+func (p *PairOut) wantsBit() bool {
+	if p.roomBit != 0 || p.noBits || p.Bits == nil {
+		return false
+	}
+	n := p.bitWord.Load()
+	if n == 0 {
+		return false
+	}
+	if b := p.Bits(); b != nil {
+		p.bit, _ = b.at(n - 1)
+		p.want = b.want
+	}
+	if p.bit.word == nil {
+		p.noBits = true
+		return false
+	}
+	p.roomBit = abi.RoomBit
+	return true
 }
 
 // takesNext reports whether the next receive seems to take a message here: else all that is done
@@ -179,10 +216,10 @@ func (p *PairOut) HasRoom() bool {
 func (p *PairOut) takesNext(h *PairHead) bool { return p.takesAt(p.next(), h) }
 
 func (p *PairOut) takesAt(i uint32, h *PairHead) bool {
-	r := p.room(i)
-	if abi.Word(r, abi.RoomStamp).Load() != i+1 {
+	if !p.posted(i) {
 		return false
 	}
+	r := p.room(i)
 	if length := abi.Word(r, abi.RoomLength).Load(); length == abi.NoRoom || h.octets() > length {
 		return false
 	}
@@ -291,6 +328,9 @@ func (p *PairOut) End(h *PairHead) {
 		p.count(abi.DirImms, 1)
 	}
 	p.leave()
+	if p.bit.word != nil { // always, also if it looks set
+		p.bit.word.Or(p.bit.mask)
+	}
 }
 
 // count adds to a count of the sender's. Nothing is decided by it, and the store of DirSeq
@@ -366,7 +406,14 @@ func (p *PairOut) wake(solicited bool) bool {
 func (p *PairIn) Room(i uint32, octets uint64) {
 	r := p.rooms[(i&p.mask)*abi.RoomLen:][:abi.RoomLen]
 	abi.Order.PutUint32(r[abi.RoomLength:], uint32(min(octets, abi.NoRoom)))
-	abi.Word(r, abi.RoomStamp).Store(i + 1)
+	abi.Word(r, abi.RoomStamp).Store((i + 1) ^ p.roomBit)
+}
+
+// WantBit has the sender set a bit of the CQ's bitmap behind each message. It comes before the
+// first Room.
+func (p *PairIn) WantBit(n int) {
+	p.bit.Store(uint32(n) + 1)
+	p.roomBit = abi.RoomBit
 }
 
 // Want tells the sender what the receiver's CQ is armed for.

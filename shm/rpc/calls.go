@@ -4,48 +4,50 @@ package rpc
 
 // The calls. Numbers are never used again.
 const (
-	OpHello         Op = 1
-	OpSetMem        Op = 2
-	OpAddMem        Op = 3
-	OpDelMem        Op = 4
-	OpQueryDevice   Op = 5
-	OpQueryPort     Op = 6
-	OpQueryGID      Op = 7
-	OpCtxOpen       Op = 16
-	OpCtxClose      Op = 17
-	OpGetAsyncEvent Op = 18
-	OpAllocPD       Op = 32
-	OpDeallocPD     Op = 33
-	OpRegMR         Op = 34
-	OpDeregMR       Op = 35
-	OpReregMR       Op = 36
-	OpAllocMW       Op = 37
-	OpDeallocMW     Op = 38
-	OpAllocMR       Op = 39
-	OpCreateChan    Op = 48
-	OpDestroyChan   Op = 49
-	OpCreateCQ      Op = 50
-	OpDestroyCQ     Op = 51
-	OpResizeCQ      Op = 53
-	OpSwitchCQ      Op = 54
-	OpCreateSRQ     Op = 64
-	OpModifySRQ     Op = 65
-	OpQuerySRQ      Op = 66
-	OpDestroySRQ    Op = 67
-	OpCreateQP      Op = 68
-	OpModifyQP      Op = 69
-	OpQueryQP       Op = 70
-	OpDestroyQP     Op = 71
-	OpCreateAH      Op = 72
-	OpDestroyAH     Op = 73
-	OpAttachMcast   Op = 74
-	OpDetachMcast   Op = 75
-	OpDirect        Op = 76
-	OpIdentify      Op = 77
-	OpDirectKeys    Op = 78
-	OpDirectMem     Op = 79
-	OpDirectSleep   Op = 80
-	OpDirectWake    Op = 81
+	OpHello          Op = 1
+	OpSetMem         Op = 2
+	OpAddMem         Op = 3
+	OpDelMem         Op = 4
+	OpQueryDevice    Op = 5
+	OpQueryPort      Op = 6
+	OpQueryGID       Op = 7
+	OpCtxOpen        Op = 16
+	OpCtxClose       Op = 17
+	OpGetAsyncEvent  Op = 18
+	OpAllocPD        Op = 32
+	OpDeallocPD      Op = 33
+	OpRegMR          Op = 34
+	OpDeregMR        Op = 35
+	OpReregMR        Op = 36
+	OpAllocMW        Op = 37
+	OpDeallocMW      Op = 38
+	OpAllocMR        Op = 39
+	OpCreateChan     Op = 48
+	OpDestroyChan    Op = 49
+	OpCreateCQ       Op = 50
+	OpDestroyCQ      Op = 51
+	OpResizeCQ       Op = 53
+	OpSwitchCQ       Op = 54
+	OpCreateSRQ      Op = 64
+	OpModifySRQ      Op = 65
+	OpQuerySRQ       Op = 66
+	OpDestroySRQ     Op = 67
+	OpCreateQP       Op = 68
+	OpModifyQP       Op = 69
+	OpQueryQP        Op = 70
+	OpDestroyQP      Op = 71
+	OpCreateAH       Op = 72
+	OpDestroyAH      Op = 73
+	OpAttachMcast    Op = 74
+	OpDetachMcast    Op = 75
+	OpDirect         Op = 76
+	OpIdentify       Op = 77
+	OpDirectKeys     Op = 78
+	OpDirectMem      Op = 79
+	OpDirectSleep    Op = 80
+	OpDirectWake     Op = 81
+	OpDirectBits     Op = 82
+	OpDirectPeerBits Op = 83
 
 	OpCMCreateChan     Op = 96
 	OpCMDestroyChan    Op = 97
@@ -200,6 +202,12 @@ var calls = [...]callInfo{
 		return &HandleRequest{}, &Empty{}
 	}},
 	OpDirectWake: {name: "DIRECT_WAKE", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpDirectBits: {name: "DIRECT_BITS", gives: 1, messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpDirectPeerBits: {name: "DIRECT_PEER_BITS", gives: 1, messages: func() (req, rep Message) {
 		return &HandleRequest{}, &Empty{}
 	}},
 	OpCMCreateChan: {name: "CM_CREATE_CHAN", gives: 1, messages: func() (req, rep Message) {

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"sync"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
 	"github.com/vrnic/vrnic/shm/rpc"
 )
 
@@ -106,6 +108,78 @@ func (o *operation) directSleep(req *rpc.HandleRequest) error {
 
 func (o *operation) directWake(req *rpc.HandleRequest) error {
 	return o.fromPeer(req.Handle, QPHandler.DirectWake)
+}
+
+// A Bits is the bitmap of a client's CQ, which is made when the client asks for it: of the QPs with
+// a direct path whose receives are to be looked at there.
+type Bits struct {
+	s    *Session
+	ring *ring.CQProducer
+
+	mu     sync.Mutex
+	mem    *osmem.Region // +checklocks:mu
+	fd     int           // +checklocks:mu
+	closed bool          // +checklocks:mu
+}
+
+// Dup gives a descriptor of it; EAGAIN: its client has not asked for it, or it is gone. Any
+// goroutine may call it.
+func (b *Bits) Dup() (fd int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mem == nil {
+		return -1, syscall.EAGAIN
+	}
+	return osmem.DupFD(b.fd)
+}
+
+// make makes it, if that has not been done.
+func (b *Bits) make() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mem != nil || b.closed {
+		return nil
+	}
+	if !b.s.TakeDescriptor() {
+		return syscall.EAGAIN
+	}
+	mem, fd, err := b.s.newRing("bits", ring.BitsMemSize)
+	if err != nil {
+		b.s.GiveDescriptor()
+		return err
+	}
+	b.mem, b.fd = mem, fd
+	b.ring.UseBits(mem.Mem)
+	return nil
+}
+
+// close gives it back, when the ring has been closed. A peer may have mapped it still.
+func (b *Bits) close(free func(*osmem.Region)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.mem != nil {
+		free(b.mem)
+		osmem.CloseFD(b.fd)
+		b.s.GiveDescriptor()
+		b.mem = nil
+	}
+}
+
+// directBits and directPeerBits give the client the bitmap of the CQ to which the receives of one
+// of its QPs come, and those of its peer.
+func (o *operation) directBits(req *rpc.HandleRequest) error {
+	return o.fromPeer(req.Handle, func(QPHandler) (int, error) {
+		b := o.s.qps.m[req.Handle].recvCQ.bits
+		if err := b.make(); err != nil {
+			return -1, err
+		}
+		return b.Dup()
+	})
+}
+
+func (o *operation) directPeerBits(req *rpc.HandleRequest) error {
+	return o.fromPeer(req.Handle, QPHandler.DirectBits)
 }
 
 func (o *operation) fromPeer(qp uint32, ask func(QPHandler) (fd int, err error)) error {

@@ -257,6 +257,7 @@ func (q *fakeQP) DirectKeys() (int, error) { return -1, syscall.EAGAIN }
 func (q *fakeQP) DirectMem(uint32) (int, error) { return -1, syscall.EAGAIN }
 func (q *fakeQP) DirectSleep() (int, error)     { return -1, syscall.EAGAIN }
 func (q *fakeQP) DirectWake() (int, error)      { return -1, syscall.EAGAIN }
+func (q *fakeQP) DirectBits() (int, error)      { return -1, syscall.EAGAIN }
 
 func (q *fakeQP) Direct(func(int) (*osmem.Region, int, func(), error), *rpc.DirectReply) (int,
 	error) {

@@ -107,6 +107,7 @@ type QPParts struct {
 	SendCQ, RecvCQ CQHandler  // of the same context
 	SRQ            SRQHandler // or nil
 	Rings          *ring.DaemonQP
+	Bits           *Bits // of RecvCQ
 }
 
 // An MRHandler is a registered region. Close returns when nothing more is read or written through
@@ -165,6 +166,9 @@ type QPHandler interface {
 	// DirectWake the end by which this one wakes the peer's; EAGAIN as the others.
 	DirectSleep() (fd int, err error)
 	DirectWake() (fd int, err error)
+	// DirectBits gives a descriptor of the bitmap of the CQ to which the peer's receives come; EAGAIN
+	// as the others.
+	DirectBits() (fd int, err error)
 	// Bell says that the client may have posted. It is called from the session's doorbell thread,
 	// also for stale and forged bells, and concurrently with other methods but not after Close
 	// has begun. It takes a fair share, a small one while waiting says that others wait for the

@@ -128,6 +128,7 @@ func (o *operation) createCQ(req *rpc.CreateCQRequest) (*rpc.CreateCQReply, erro
 	}
 	o.send(fd)
 	cq := &cqObj{ctx: c, ch: ch, mem: mem, ring: ring.NewCQProducer(mem.Mem, size, n, events, s.Fail)}
+	cq.bits = &Bits{s: s, ring: cq.ring}
 	if cq.h, err = c.h.CreateCQ(cq.ring, req.CQE); err != nil {
 		o.out = nil
 		cq.ring.Close()
@@ -173,6 +174,7 @@ func (o *operation) destroyCQ(req *rpc.HandleRequest) (*rpc.DestroyReply, error)
 	drop(s, &s.cqs, req.Handle)
 	s.freeRing(cq.mem)
 	s.freeNext(cq)
+	cq.bits.close(s.freeRing)
 	r := cq.ctx.events.forget(rpc.ObjCQ, req.Handle)
 	return &r, nil
 }
@@ -252,6 +254,7 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	parts := &QPParts{
 		SigAll: req.Flags&rpc.CreateQPSigAll != 0, EndInError: req.Flags&rpc.CreateQPEndInError != 0,
 		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h, Type: req.Type, Asked: req.Caps,
+		Bits: q.recvCQ.bits,
 	}
 	switch parts.Type {
 	case 0:

@@ -278,6 +278,7 @@ func (s *Session) freeAll() {
 		if c.next != nil {
 			c.next.Release()
 		}
+		c.bits.close((*osmem.Region).Release)
 	}
 	for _, c := range s.chans.m {
 		c.ctx.events.dropChan(c.ring)

@@ -96,6 +96,16 @@ func (q *loopQP) DirectWake() (int, error) {
 	return waker, nil
 }
 
+// DirectBits implements server.QPHandler.
+func (q *loopQP) DirectBits() (int, error) {
+	q.l.mu.Lock()
+	defer q.l.mu.Unlock()
+	if q.pair == nil {
+		return -1, syscall.EAGAIN
+	}
+	return q.pair.ends[1-q.pair.side(q)].bits.Dup()
+}
+
 func newLoopPair(a, b *loopQP, alloc func(int) (*osmem.Region, int, func(), error)) error {
 	p := &loopPair{ends: [2]*loopQP{a, b}, users: 2}
 	ends := [2]ring.PairEnd{a.pairEnd(p), b.pairEnd(p)}

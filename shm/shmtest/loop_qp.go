@@ -26,6 +26,7 @@ type loopQP struct {
 	rcq     *loopCQ
 	srq     *loopSRQ // or nil
 	rings   *ring.DaemonQP
+	bits    *server.Bits
 
 	state   uint32
 	closed  bool
@@ -46,7 +47,7 @@ func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	q := &loopQP{
 		l: l, pd: p, num: l.nextQPN, sigAll: parts.SigAll,
 		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings,
-		state: abi.StateInit,
+		bits: parts.Bits, state: abi.StateInit,
 	}
 	if parts.SRQ != nil {
 		q.srq = parts.SRQ.(*loopSRQ)

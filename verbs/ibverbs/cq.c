@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "pair/board.h"
+
 #include "objects.h"
 
 /*
@@ -57,6 +59,7 @@ static void free_cq(struct vrnic_cq *cq)
 	vrnic_unmap(&cq->ring);
 	vrnic_unmap(&cq->head);
 	vrnic_table_free(&cq->qps);
+	vrnic_board_free(cq->many);
 	pthread_mutex_destroy(&cq->arm_lock);
 	pthread_mutex_destroy(&cq->lock);
 	pthread_mutex_destroy(&cq->cq.mutex);

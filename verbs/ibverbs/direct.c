@@ -31,61 +31,6 @@
 #define WAIT_LOOKS 64
 #define MOST_WAITS 1024
 
-/* With cq->lock held. */
-static void add(struct vrnic_cq *cq, struct vrnic_direct *d)
-{
-	uint32_t n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-
-	pthread_mutex_lock(&cq->arm_lock);
-	cq->directs[n] = d;
-	atomic_store(&cq->ndirects, n + 1);
-	if (cq->chan && d->qp->qp.recv_cq == &cq->cq)
-		atomic_fetch_add(&cq->chan->directs, 1);
-	vrnic_direct_arm(cq);
-	pthread_mutex_unlock(&cq->arm_lock);
-}
-
-/*
- * Waits until nobody looks at the directs of cq without its lock: some nanoseconds, or until a
- * thread that has lost the processor there has it again. In the child of a fork there is none.
- */
-static void begin_change(struct vrnic_cq *cq)
-{
-	const struct timespec pause = { .tv_nsec = 20000 };
-
-	while (atomic_exchange_explicit(&cq->looking, true, memory_order_acquire) &&
-	       vrnic_mapped(&cq->head))
-		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL); /* no cancellation point */
-}
-
-static void end_change(struct vrnic_cq *cq)
-{
-	atomic_store_explicit(&cq->looking, false, memory_order_release);
-}
-
-static void drop(struct vrnic_cq *cq, struct vrnic_direct *d)
-{
-	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-
-	pthread_mutex_lock(&cq->arm_lock);
-	begin_change(cq);
-	for (i = 0; i < n; i++)
-		if (cq->directs[i] == d) {
-			cq->directs[i] = cq->directs[n - 1];
-			atomic_store(&cq->ndirects, n - 1);
-			if (cq->chan && d->qp->qp.recv_cq == &cq->cq)
-				atomic_fetch_sub(&cq->chan->directs, 1);
-			break;
-		}
-	end_change(cq);
-	pthread_mutex_unlock(&cq->arm_lock);
-}
-
-static bool is_full(struct vrnic_cq *cq)
-{
-	return atomic_load(&cq->ndirects) == VRNIC_DIRECT_MOST;
-}
-
 static void lock_cqs(struct vrnic_qp *qp)
 {
 	struct vrnic_cq *a = to_vcq(qp->qp.send_cq), *b = to_vcq(qp->qp.recv_cq);
@@ -145,8 +90,8 @@ static void detach(struct vrnic_direct *d)
 {
 	struct vrnic_qp *qp = d->qp;
 
-	drop(to_vcq(qp->qp.recv_cq), d);
-	drop(to_vcq(qp->qp.send_cq), d);
+	vrnic_direct_drop(to_vcq(qp->qp.recv_cq), d);
+	vrnic_direct_drop(to_vcq(qp->qp.send_cq), d);
 	if (!d->covered) /* what is left is passed over */
 		atomic_fetch_sub(&to_vcq(qp->qp.send_cq)->unpolled, vrnic_direct_outstanding(d));
 	vrnic_rq_leave(&qp->rq);
@@ -157,6 +102,7 @@ static void detach(struct vrnic_direct *d)
 	vrnic_wake_close(&d->waker);
 	vrnic_wake_close(&d->sleeper);
 	vrnic_unmap(&d->map);
+	vrnic_unmap(&d->bits);
 	vrnic_remote_free(d->remote);
 	free(d->sent);
 	free(d);
@@ -178,6 +124,15 @@ static bool wake(struct vrnic_pair_out *out)
 	       vrnic_wake_send(&d->waker);
 }
 
+/* Likewise. */
+static bool find_bits(struct vrnic_pair_out *out, struct vrnic_bits *bits)
+{
+	struct vrnic_direct *d = container_of(out, struct vrnic_direct, out);
+
+	return vrnic_bits_ask(d->qp->s, d->qp->qp.handle, VRNIC_OP_DIRECT_PEER_BITS, &d->bits,
+			      bits);
+}
+
 /*
  * With the locks of both CQs held. The pair of a connection before is there until it is polled. Its
  * last message may come until the daemon has answered that there is another pair: then this
@@ -191,7 +146,8 @@ static int attach(struct vrnic_qp *qp)
 
 	if (was && vrnic_pair_is_open(&was->out))
 		return 0;
-	if (was ? !is_over(was) : is_full(scq) || is_full(rcq))
+	if ((was && !is_over(was)) || !vrnic_direct_make_place(scq, qp) ||
+	    !vrnic_direct_make_place(rcq, qp))
 		return EAGAIN;
 	d = calloc(1, sizeof(*d));
 	if (!d)
@@ -199,6 +155,7 @@ static int attach(struct vrnic_qp *qp)
 	d->qp = qp;
 	d->waker.fd = d->sleeper.fd = -1;
 	d->out.wake = wake;
+	d->out.bits = find_bits;
 	err = ask(d);
 	if (!err && was && !is_over(was)) {
 		vrnic_unmap(&d->map);
@@ -212,9 +169,9 @@ static int attach(struct vrnic_qp *qp)
 	if (was)
 		detach(was);
 	/* Before anything can come by it, or be done: peers, and who posts, know what is armed by then. */
-	add(rcq, d);
+	vrnic_direct_add(rcq, d);
 	if (scq != rcq)
-		add(scq, d);
+		vrnic_direct_add(scq, d);
 	pthread_mutex_lock(&qp->sq.lock);
 	d->ring = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 	while (d->ring != qp->sq.done && !qp->sq.sent[(d->ring - 1) & qp->sq.mask].signaled)
@@ -380,6 +337,8 @@ static void complete(struct vrnic_direct *d, const struct vrnic_direct_wr *w)
 		store_release(d->out.completed, n + 1);
 	}
 	atomic_store_explicit(&d->sent_prod, n + 1, memory_order_release);
+	if (d->send_place != VRNIC_NO_PLACE)
+		vrnic_board_done(cq->many, d->send_place);
 	if (!atomic_load_explicit(&cq->sent, memory_order_relaxed))
 		atomic_store_explicit(&cq->sent, true, memory_order_relaxed);
 }
@@ -569,52 +528,9 @@ void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod
 			d->ring = from + 1;
 }
 
-void vrnic_direct_arm(struct vrnic_cq *cq)
-{
-	uint32_t i, want = atomic_load(cq->arm) & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED);
-	struct vrnic_direct *d;
-
-	atomic_store_explicit(&cq->wanted, want, memory_order_relaxed);
-	for (i = 0; i < atomic_load_explicit(&cq->ndirects, memory_order_relaxed); i++) {
-		d = cq->directs[i];
-		if (d->qp->qp.recv_cq == &cq->cq)
-			store_release(d->in.want, d->asleep && want ?
-				      want | VRNIC_WANT_ASLEEP | cq->sleep : want);
-	}
-}
-
-void vrnic_direct_begin_arm(struct vrnic_cq *cq)
-{
-	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-	struct vrnic_direct *d;
-
-	if (atomic_load(cq->arm) & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED))
-		return;
-	for (i = 0; i < n; i++) {
-		d = cq->directs[i];
-		if (d->qp->qp.recv_cq == &cq->cq)
-			d->heard = vrnic_pair_heard(&d->in);
-	}
-}
-
 /*
  * Polling: with the CQ's lock held.
  */
-
-void vrnic_direct_look(const struct vrnic_cq *cq, uint32_t most, uint32_t *ready)
-{
-	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-	const struct vrnic_direct *d;
-
-	for (i = 0; i < n; i++) {
-		d = cq->directs[i];
-		ready[i] = d->next;
-		if (d->qp->qp.recv_cq == &cq->cq)
-			while (ready[i] - d->next < most && ready[i] - d->next <= d->in.mask &&
-			       vrnic_pair_stamped(&d->in, ready[i]))
-				ready[i]++;
-	}
-}
 
 int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 {
@@ -659,6 +575,7 @@ void vrnic_direct_spoil(struct vrnic_direct *d)
 	if (vrnic_dead(d->qp->s))
 		return;
 	vrnic_pair_spoil(&d->in);
+	vrnic_direct_mark(d); /* what is posted later is flushed, too */
 	vrnic_ring(d->qp->s, d->qp->bell);
 }
 
@@ -742,30 +659,21 @@ static int flush(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 	return got;
 }
 
-static int receives(struct vrnic_direct *d, uint32_t ready, int n, struct ibv_wc *wc)
+void vrnic_direct_look(struct vrnic_direct *d, uint32_t most)
 {
-	int got = 0;
-
-	while (!d->bad && got < n && d->next != ready)
-		got += receive(d, &wc[got]);
-	return unlikely(d->bad) ? got + flush(d, n - got, wc + got) : got;
+	d->ready = d->next;
+	while (d->ready - d->next < most && d->ready - d->next <= d->in.mask &&
+	       vrnic_pair_stamped(&d->in, d->ready))
+		d->ready++;
 }
 
-int vrnic_direct_take(struct vrnic_cq *cq, const uint32_t *ready, int n, struct ibv_wc *wc)
+int vrnic_direct_receives(struct vrnic_direct *d, int n, struct ibv_wc *wc)
 {
-	uint32_t i, m = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-	struct vrnic_direct *d;
 	int got = 0;
 
-	for (i = 0; i < m; i++)
-		if (cq->directs[i]->qp->qp.send_cq == &cq->cq)
-			got += vrnic_direct_sends(cq->directs[i], n - got, wc + got);
-	for (i = 0; i < m; i++) {
-		d = cq->directs[i];
-		if (d->qp->qp.recv_cq == &cq->cq)
-			got += receives(d, ready[i], n - got, wc + got);
-	}
-	return got;
+	while (!d->bad && got < n && d->next != d->ready)
+		got += receive(d, &wc[got]);
+	return unlikely(d->bad) ? got + flush(d, n - got, wc + got) : got;
 }
 
 /* Whether the receive with this cookie is the oldest that is outstanding, or is none. */

@@ -191,8 +191,13 @@ uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq);
 
 struct vrnic_direct;
 
-/* As many of a CQ's QPs have a direct path at most: who polls looks at each. */
-#define VRNIC_DIRECT_MOST 16
+/*
+ * Of so many of a CQ's QPs that have a direct path who polls looks at each. Those beyond that have
+ * a place in its board.
+ */
+#define VRNIC_DIRECT_FEW 16
+
+struct vrnic_board;
 
 struct vrnic_cq {
 	union {
@@ -232,9 +237,11 @@ struct vrnic_cq {
 	struct vrnic_qp *last;	 /* found there */
 	atomic_uint unpolled; /* completions that the daemon has not made, of QPs that are not covered */
 	/* of its QPs: changed with arm_lock held, too */
-	struct vrnic_direct *directs[VRNIC_DIRECT_MOST];
+	struct vrnic_direct *directs[VRNIC_DIRECT_FEW];
 	atomic_uint ndirects;
-	/* One looks at directs without the lock, to see that there is nothing: none of them goes. */
+	struct vrnic_board *many; /* or NULL; changed as directs */
+	atomic_uint nall; /* of directs and many */
+	/* One looks at these without the lock, to see that there is nothing: none of them goes. */
 	atomic_bool looking;
 	/*
 	 * poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and

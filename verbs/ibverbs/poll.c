@@ -255,6 +255,7 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 			vrnic_rq_release(rq, place);
 		if (ok && qp->direct) {
 			vrnic_direct_took(qp->direct);
+			vrnic_direct_mark(qp->direct); /* the next one may be there, whose bit told of this one */
 			if (!vrnic_pair_is_open(&qp->direct->out)) /* it may do nothing but receive */
 				vrnic_direct_shut(qp);
 		}
@@ -338,12 +339,113 @@ static int before(struct vrnic_cq *cq, const struct vrnic_cqe *e, int n, struct 
 	return vrnic_direct_before(qp->direct, is_receive(e) ? e->cookie : 0, n, wc);
 }
 
+/* With the CQ's lock held, as what follows: looks what has come, up to most of each. */
+static void look_direct(struct vrnic_cq *cq, uint32_t most)
+{
+	uint32_t i, n = atomic_load_explicit(&cq->ndirects, memory_order_relaxed), place;
+	struct vrnic_board *many = cq->many;
+	struct vrnic_board_look l;
+	struct vrnic_direct *d;
+
+	for (i = 0; i < n; i++)
+		if (cq->directs[i]->qp->qp.recv_cq == &cq->cq)
+			vrnic_direct_look(cq->directs[i], most);
+	if (!many)
+		return;
+	vrnic_board_take(many, VRNIC_BOARD_COME);
+	l = vrnic_board_look(many, VRNIC_BOARD_COME);
+	while ((d = vrnic_board_next(many, &l))) {
+		if (d->qp->qp.recv_cq == &cq->cq)
+			vrnic_direct_look(d, most);
+		else
+			vrnic_board_clear(many, &l);
+	}
+	d = vrnic_board_turn(many, &place);
+	if (unlikely(d && d->qp->qp.recv_cq == &cq->cq && !vrnic_direct_none_came(d)))
+		vrnic_board_mark(many, place);
+}
+
+static int sends_of_many(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct vrnic_board *many = cq->many;
+	struct vrnic_board_look l;
+	struct vrnic_direct *d;
+	int got = 0;
+
+	vrnic_board_take(many, VRNIC_BOARD_DONE);
+	l = vrnic_board_look(many, VRNIC_BOARD_DONE);
+	while ((d = vrnic_board_next(many, &l))) {
+		if (got == n) {
+			vrnic_board_stop(many, &l);
+			break;
+		}
+		if (d->qp->qp.send_cq == &cq->cq)
+			got += vrnic_direct_sends(d, n - got, wc + got);
+		if (d->qp->qp.send_cq != &cq->cq || !vrnic_direct_outstanding(d))
+			vrnic_board_clear(many, &l);
+	}
+	return got;
+}
+
+static int receives_of_many(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct vrnic_board *many = cq->many;
+	struct vrnic_board_look l = vrnic_board_look(many, VRNIC_BOARD_COME);
+	struct vrnic_direct *d;
+	int got = 0;
+
+	while ((d = vrnic_board_next(many, &l))) {
+		if (got == n) {
+			vrnic_board_stop(many, &l);
+			break;
+		}
+		got += vrnic_direct_receives(d, n - got, wc + got);
+		if (vrnic_direct_none_came(d))
+			vrnic_board_clear(many, &l);
+	}
+	return got;
+}
+
+/* Who has had a place in wc last waits for all others. */
+static int receives(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
+{
+	uint32_t i, m = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	struct vrnic_board *many = cq->many;
+	int got = 0;
+
+	if (many && many->first)
+		got = receives_of_many(cq, n, wc);
+	for (i = 0; i < m; i++)
+		if (cq->directs[i]->qp->qp.recv_cq == &cq->cq)
+			got += vrnic_direct_receives(cq->directs[i], n - got, wc + got);
+	if (many && !many->first)
+		got += receives_of_many(cq, n - got, wc + got);
+	if (many)
+		many->first = !many->first;
+	return got;
+}
+
+static int take_direct(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
+{
+	uint32_t i, m = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
+	int got = 0;
+
+	if (cq->many)
+		got = sends_of_many(cq, n, wc);
+	for (i = 0; i < m; i++)
+		if (cq->directs[i]->qp->qp.send_cq == &cq->cq)
+			got += vrnic_direct_sends(cq->directs[i], n - got, wc + got);
+	got += receives(cq, n - got, wc + got);
+	if (cq->many)
+		vrnic_board_taken(cq->many);
+	return got;
+}
+
 /* With cq->lock held: moves up to n completions out of the ring. */
 static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 {
 	uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), prod;
-	bool direct = atomic_load_explicit(&cq->ndirects, memory_order_relaxed);
-	uint32_t ready[VRNIC_DIRECT_MOST];
+	bool direct = atomic_load_explicit(&cq->nall, memory_order_relaxed);
 	struct vrnic_cqe e;
 	int got = 0, r;
 
@@ -351,7 +453,7 @@ static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 		return 0;
 	if (direct) {
 		atomic_store_explicit(&cq->sent, false, memory_order_relaxed);
-		vrnic_direct_look(cq, n, ready); /* first: docs/direct.md#receiving */
+		look_direct(cq, n); /* first: docs/direct.md#receiving */
 	}
 	prod = load_acquire(cq->prod);
 	if (prod - cons > cq->mask + 1) {
@@ -361,7 +463,7 @@ static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 	}
 	if (direct) {
 		*time = 0;
-		got = vrnic_direct_take(cq, ready, n, wc);
+		got = take_direct(cq, n, wc);
 	}
 	for (; got < n && cons != prod; cons++) {
 		read_cqe(cq, cons, &e);
@@ -437,26 +539,16 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 {
 	int got = 0;
 
-	if (vrnic_mapped(&cq->head))
+	if (vrnic_mapped(&cq->head)) {
+		if (cq->many) /* no daemon says where to look for what the last senders have left */
+			vrnic_board_mark_all(cq->many);
 		got = take(cq, n, wc, time);
+	}
 	if (!got) {
 		*time = 0;
 		got = flush(cq, n, wc);
 	}
 	return got;
-}
-
-/*
- * Whoever polls with the lock counts a receive before it can be posted, and its slot stamped, once
- * more: so where next is still the same behind the look, the slot was that one's.
- */
-static bool none_came(const struct vrnic_direct *d)
-{
-	uint32_t next = atomic_load_explicit(&d->next, memory_order_relaxed);
-
-	return !vrnic_pair_stamped(&d->in, next) &&
-	       atomic_load_explicit(&d->next, memory_order_relaxed) == next &&
-	       !atomic_load_explicit(&d->bad, memory_order_relaxed);
 }
 
 static bool has_none(const struct vrnic_cq *cq, const struct vrnic_direct *d)
@@ -465,7 +557,21 @@ static bool has_none(const struct vrnic_cq *cq, const struct vrnic_direct *d)
 	    atomic_load_explicit(&d->sent_prod, memory_order_acquire) !=
 		    atomic_load_explicit(&d->sent_cons, memory_order_relaxed))
 		return false;
-	return d->qp->qp.recv_cq != &cq->cq || none_came(d);
+	return d->qp->qp.recv_cq != &cq->cq || vrnic_direct_none_came(d);
+}
+
+static bool none_of_many(struct vrnic_cq *cq, struct vrnic_board *many)
+{
+	struct vrnic_direct *d;
+	uint32_t place;
+
+	if (!vrnic_board_is_empty(many))
+		return false;
+	d = vrnic_board_turn(many, &place);
+	if (likely(!d || d->qp->qp.recv_cq != &cq->cq || vrnic_direct_none_came(d)))
+		return true;
+	vrnic_board_mark(many, place);
+	return false;
 }
 
 /*
@@ -482,6 +588,8 @@ static bool none_direct(struct vrnic_cq *cq)
 	n = atomic_load_explicit(&cq->ndirects, memory_order_acquire);
 	for (i = 0; none && i < n; i++)
 		none = has_none(cq, cq->directs[i]);
+	if (none && cq->many)
+		none = none_of_many(cq, cq->many);
 	atomic_store_explicit(&cq->looking, false, memory_order_release);
 	return none;
 }
@@ -490,7 +598,7 @@ static bool none_direct(struct vrnic_cq *cq)
 static inline bool is_empty(struct vrnic_cq *cq)
 {
 	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed) &&
-	       (!atomic_load_explicit(&cq->ndirects, memory_order_relaxed) ||
+	       (!atomic_load_explicit(&cq->nall, memory_order_relaxed) ||
 		(!atomic_load_explicit(&cq->sent, memory_order_relaxed) && none_direct(cq)));
 }
 
@@ -536,8 +644,10 @@ int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	pthread_mutex_lock(&cq->arm_lock);
 	vrnic_direct_begin_arm(cq);
 	atomic_fetch_or(cq->arm, solicited_only ? VRNIC_ARM_SOLICITED : VRNIC_ARM_NEXT);
-	if (atomic_load_explicit(&cq->ndirects, memory_order_relaxed))
+	if (atomic_load_explicit(&cq->nall, memory_order_relaxed))
 		vrnic_direct_arm(cq);
+	if (cq->many)
+		vrnic_board_mark_some(cq->many);
 	pthread_mutex_unlock(&cq->arm_lock);
 	/* The program polls once more now, and must see what the daemon completed without seeing this. */
 	atomic_thread_fence(memory_order_seq_cst);

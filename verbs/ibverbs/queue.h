@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 
 #include "objects.h"
+#include "pair/board.h"
 #include "pair/pair.h"
 #include "pair/remote.h"
 #include "pair/wake.h"
@@ -153,6 +154,8 @@ struct vrnic_direct_wr {
 	struct iovec iov[VRNIC_MAX_SGE];
 };
 
+#define VRNIC_NO_PLACE UINT32_MAX
+
 /* A QP's part in a pair. */
 struct vrnic_direct {
 	struct vrnic_qp *qp;
@@ -167,6 +170,9 @@ struct vrnic_direct {
 	 * and no message takes a receive.
 	 */
 	bool covered;
+	/* its places in the boards of its CQs, or VRNIC_NO_PLACE; in that of send_cq if it is one */
+	uint32_t send_place, recv_place;
+	struct vrnic_map bits; /* the bitmap of the peer's CQ, or none */
 	struct vrnic_remote *remote; /* the peer's memory, or NULL */
 	struct vrnic_wake waker; /* by which the peer is woken */
 	/* requests that completed here, in a ring of as many as the send queue has slots */
@@ -175,6 +181,7 @@ struct vrnic_direct {
 	/* the receive CQ's lock, but for in.rooms, which are the receive queue's, and in.want */
 	struct vrnic_pair_in in;
 	atomic_uint next; /* receive to complete; read without the lock, too */
+	uint32_t ready; /* up to where they had come at the last look */
 	atomic_bool bad; /* the peer has written nonsense; likewise */
 	/* the receive CQ's arm_lock */
 	struct vrnic_wake sleeper; /* what the peer wakes by */
@@ -227,12 +234,6 @@ static inline uint32_t vrnic_direct_outstanding(const struct vrnic_direct *d)
 /* With the send queue's lock held: requests from one to before prod have gone to the ring. */
 void vrnic_direct_committed(struct vrnic_direct *d, uint32_t from, uint32_t prod);
 
-/* With cq->arm_lock held: tells peers what the CQ is armed for. */
-void vrnic_direct_arm(struct vrnic_cq *cq);
-
-/* The same, when it is about to be: what has come by now causes no event if it was not. */
-void vrnic_direct_begin_arm(struct vrnic_cq *cq);
-
 /* One receive is over: the receive CQ's lock is held. */
 static inline void vrnic_direct_took(struct vrnic_direct *d)
 {
@@ -241,19 +242,54 @@ static inline void vrnic_direct_took(struct vrnic_direct *d)
 }
 
 /*
- * For poll.c, with the CQ's lock held. vrnic_direct_look says up to where each QP's receives have
- * come, of the next ones up to most, before anything else is looked at; vrnic_direct_take takes
- * completions, Sends first, and vrnic_direct_sends those of one QP alone. vrnic_direct_before takes
- * those that come before one of the daemon's, of a receive if cookie is not 0. They return how many
- * there were, up to n.
+ * For poll.c, with the CQ's lock held. vrnic_direct_look says up to where a QP's receives have
+ * come, of the next ones up to most, and vrnic_direct_receives takes them; vrnic_direct_sends
+ * takes its Sends that are over, and vrnic_direct_before what comes before one completion of the
+ * daemon's, of a receive if cookie is not 0. They return how many there were, up to n.
  */
-void vrnic_direct_look(const struct vrnic_cq *cq, uint32_t most, uint32_t *ready);
-int vrnic_direct_take(struct vrnic_cq *cq, const uint32_t *ready, int n, struct ibv_wc *wc);
+void vrnic_direct_look(struct vrnic_direct *d, uint32_t most);
+int vrnic_direct_receives(struct vrnic_direct *d, int n, struct ibv_wc *wc);
 int vrnic_direct_sends(struct vrnic_direct *d, int n, struct ibv_wc *wc);
 int vrnic_direct_before(struct vrnic_direct *d, uint32_t cookie, int n, struct ibv_wc *wc);
 
+/*
+ * Whether the next receive has no message, without any lock. Whoever polls with the lock counts a
+ * receive before it can be posted, and its slot stamped, once more: so where next is still the
+ * same behind the look, the slot was that one's.
+ */
+static inline bool vrnic_direct_none_came(const struct vrnic_direct *d)
+{
+	uint32_t next = atomic_load_explicit(&d->next, memory_order_relaxed);
+
+	return !vrnic_pair_stamped(&d->in, next) &&
+	       atomic_load_explicit(&d->next, memory_order_relaxed) == next &&
+	       !atomic_load_explicit(&d->bad, memory_order_relaxed);
+}
+
 /* What the peer has done makes no sense: the connection ends. */
 void vrnic_direct_spoil(struct vrnic_direct *d);
+
+/*
+ * many.c
+ */
+
+/*
+ * Has a place be there in cq for one more of whose direct paths it is found whether they have
+ * something, qp's: false if it cannot. It may be a call to the daemon. vrnic_direct_add takes it,
+ * and vrnic_direct_drop gives it back. With the CQ's lock held.
+ */
+bool vrnic_direct_make_place(struct vrnic_cq *cq, struct vrnic_qp *qp);
+void vrnic_direct_add(struct vrnic_cq *cq, struct vrnic_direct *d);
+void vrnic_direct_drop(struct vrnic_cq *cq, struct vrnic_direct *d);
+
+/* Has d be looked at for what comes: its receive CQ's lock is held. */
+void vrnic_direct_mark(struct vrnic_direct *d);
+
+/* With cq->arm_lock held: tells peers what the CQ is armed for. */
+void vrnic_direct_arm(struct vrnic_cq *cq);
+
+/* The same, when it is about to be: what has come by now causes no event if it was not. */
+void vrnic_direct_begin_arm(struct vrnic_cq *cq);
 
 static inline struct vrnic_rq *vrnic_rq_of(struct vrnic_qp *qp)
 {

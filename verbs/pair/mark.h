@@ -32,6 +32,7 @@ enum {
 	VRNIC_MARK_HEARD,	/* 7: a message is counted for who sleeps, who is to be woken */
 	VRNIC_MARK_ASLEEP,	/* sleeping: peers have been told */
 	VRNIC_MARK_AWAKE,	/* and that it is over */
+	VRNIC_MARK_MARKED,	/* behind 6: the bit is set */
 	VRNIC_MARKS_END,
 };
 

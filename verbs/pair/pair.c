@@ -71,6 +71,7 @@ static void open_out(struct vrnic_pair_out *out, char *dir, uint32_t slots, uint
 	out->slab_cons = vrnic_word(dir, VRNIC_DIR_SLAB_CONS);
 	out->want = vrnic_word(dir, VRNIC_DIR_WANT);
 	out->takes = vrnic_word(dir, VRNIC_DIR_TAKES);
+	out->bit_word = vrnic_word(dir, VRNIC_DIR_BIT);
 	out->rooms = dir + VRNIC_DIR_ROOMS;
 	out->slots = slots_of(dir, slots);
 	out->mask = slots - 1;
@@ -90,6 +91,7 @@ static void open_in(struct vrnic_pair_in *in, char *dir, uint32_t slots, uint32_
 	in->want = vrnic_word(dir, VRNIC_DIR_WANT);
 	in->spoiled = vrnic_word(dir, VRNIC_DIR_SPOILED);
 	in->passed = vrnic_word(dir, VRNIC_DIR_PASSED);
+	in->bit = vrnic_word(dir, VRNIC_DIR_BIT);
 	in->heard = vrnic_word(dir, VRNIC_DIR_HEARD);
 	in->heard_asked = vrnic_word(dir, VRNIC_DIR_HEARD_ASKED);
 	store_release(vrnic_word(dir, VRNIC_DIR_TAKES), VRNIC_TAKES_IMM); /* before any room */
@@ -121,11 +123,44 @@ static uint32_t next_of(const struct vrnic_pair_out *out)
 	return base != out->was ? base : out->used;
 }
 
-bool vrnic_pair_has_room(const struct vrnic_pair_out *out)
+/* Whether receive i is posted, as far as messages may go there. */
+static bool posted(const struct vrnic_pair_out *out, uint32_t i)
+{
+	char *room = room_at(out->rooms, i, out->mask);
+
+	return load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) == ((i + 1) ^ out->room_bit);
+}
+
+/*
+ * Finds out which bit the peer wants to be set behind each message, if it has not been found yet:
+ * false if there is none. The peer has said so before the first room.
+ */
+static bool wants_bit(struct vrnic_pair_out *out)
+{
+	struct vrnic_bits bits;
+	uint32_t n;
+
+	if (out->room_bit || out->no_bits || !out->bits)
+		return false;
+	n = load_acquire(out->bit_word);
+	if (!n)
+		return false;
+	if (!out->bits(out, &bits) || n > bits.n) {
+		out->no_bits = true;
+		return false;
+	}
+	out->bits_word = &bits.words[(n - 1) / 32];
+	out->bit = 1u << (n - 1) % 32;
+	out->room_bit = VRNIC_ROOM_BIT;
+	out->want = bits.want;
+	return true;
+}
+
+bool vrnic_pair_has_room(struct vrnic_pair_out *out)
 {
 	uint32_t i = next_of(out);
 
-	return load_acquire(vrnic_word(room_at(out->rooms, i, out->mask), VRNIC_ROOM_STAMP)) == i + 1;
+	return posted(out, i) || (wants_bit(out) && posted(out, i));
 }
 
 /* A full fence, behind a read-modify-write that is one on amd64. */
@@ -177,9 +212,8 @@ static bool takes(const struct vrnic_pair_out *out, char *room, const struct vrn
 bool vrnic_pair_takes(const struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 {
 	uint32_t i = next_of(out);
-	char *room = room_at(out->rooms, i, out->mask);
 
-	return load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) == i + 1 && takes(out, room, h);
+	return posted(out, i) && takes(out, room_at(out->rooms, i, out->mask), h);
 }
 
 /* Steps 3 and 4. */
@@ -196,7 +230,7 @@ char *vrnic_pair_place(struct vrnic_pair_out *out, const struct vrnic_pair_head 
 		out->was = out->used = base;
 	i = out->used;
 	room = room_at(out->rooms, i, out->mask);
-	if (load_acquire(vrnic_word(room, VRNIC_ROOM_STAMP)) != i + 1 || !takes(out, room, h))
+	if (!posted(out, i) || !takes(out, room, h))
 		return NULL;
 	VRNIC_MARK(ROOM);
 	out->slab_off = VRNIC_NO_SLAB;
@@ -296,6 +330,10 @@ void vrnic_pair_end(struct vrnic_pair_out *out, const struct vrnic_pair_head *h)
 		count(out->imms, 1);
 	vrnic_pair_leave(out);
 	VRNIC_MARK(EVEN);
+	if (unlikely(out->bits_word)) { /* always, also if it looks set */
+		atomic_fetch_or(out->bits_word, out->bit);
+		VRNIC_MARK(MARKED);
+	}
 }
 
 static void one_more(_Atomic uint32_t *count)
@@ -348,6 +386,12 @@ void vrnic_pair_pass(struct vrnic_pair_in *in)
 	one_more(in->passed);
 }
 
+void vrnic_pair_want_bit(struct vrnic_pair_in *in, uint32_t n)
+{
+	store_release(in->bit, n + 1);
+	in->room_bit = VRNIC_ROOM_BIT;
+}
+
 void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)
 {
 	char *room = room_at(in->rooms, i, in->mask);
@@ -356,7 +400,7 @@ void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets)
 			      octets < VRNIC_NO_ROOM && !in->closed ? octets : VRNIC_NO_ROOM,
 			      memory_order_relaxed);
 	VRNIC_MARK(LENGTH);
-	store_release(vrnic_word(room, VRNIC_ROOM_STAMP), i + 1);
+	store_release(vrnic_word(room, VRNIC_ROOM_STAMP), (i + 1) ^ in->room_bit);
 	VRNIC_MARK(ROOMED);
 }
 

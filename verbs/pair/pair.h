@@ -9,7 +9,7 @@
 #ifndef VRNIC_PAIR_H
 #define VRNIC_PAIR_H
 
-#include "core/core.h"
+#include "bits.h"
 
 /* What goes out. It has one user at a time. */
 struct vrnic_pair_out {
@@ -19,6 +19,16 @@ struct vrnic_pair_out {
 	_Atomic uint32_t *completed, *polled, *heard, *heard_asked, *takes;
 	/* Wakes the peer, if it sleeps: false if it cannot, and the daemon has to. NULL: never. */
 	bool (*wake)(struct vrnic_pair_out *out);
+	/*
+	 * Finds the bitmap of the peer's CQ: false if it cannot be had, and then messages are the
+	 * daemon's, where the peer wants a bit to be set. It is asked once. NULL: it never can be.
+	 */
+	bool (*bits)(struct vrnic_pair_out *out, struct vrnic_bits *bits);
+	_Atomic uint32_t *bit_word; /* DirBit */
+	_Atomic uint32_t *bits_word; /* what bit is set in behind each message, or NULL */
+	uint32_t bit;
+	uint32_t room_bit; /* VRNIC_ROOM_BIT then, else 0 */
+	bool no_bits; /* it has been asked for in vain */
 	uint32_t woken; /* DirWant of the last sleep that has been ended */
 	uint32_t peer; /* the number of the QP at the other end */
 	uint32_t reach; /* what keys may be asked for, of enum ibv_access_flags */
@@ -34,6 +44,8 @@ struct vrnic_pair_out {
 /* What comes in. rooms have one user at a time, and the rest has one. */
 struct vrnic_pair_in {
 	bool closed; /* what comes goes by the daemon, all of it */
+	_Atomic uint32_t *bit; /* DirBit */
+	uint32_t room_bit; /* VRNIC_ROOM_BIT if the sender sets a bit */
 	char *rooms, *slots, *slab;
 	_Atomic uint32_t *slab_cons_word, *want, *spoiled, *passed, *heard, *heard_asked;
 	uint32_t mask;
@@ -66,13 +78,15 @@ struct vrnic_pair_message {
 bool vrnic_pair_open(const struct vrnic_map *m, int side, uint32_t receives,
 		     struct vrnic_pair_out *out, struct vrnic_pair_in *in);
 
-/* Whether the sender may try at all, and whether a receive seems to be posted. */
+/*
+ * Whether the sender may try at all, and whether a receive seems to be posted, which may call bits.
+ */
 static inline bool vrnic_pair_is_open(const struct vrnic_pair_out *out)
 {
 	return load_acquire(out->open);
 }
 
-bool vrnic_pair_has_room(const struct vrnic_pair_out *out);
+bool vrnic_pair_has_room(struct vrnic_pair_out *out);
 
 /* The same of one that takes this message: else all that is done before it is in vain. */
 bool vrnic_pair_takes(const struct vrnic_pair_out *out, const struct vrnic_pair_head *h);
@@ -111,6 +125,12 @@ bool vrnic_pair_wanted(struct vrnic_pair_out *out, bool solicited, bool own);
 
 /* Of step 7 what is about the own completion alone: the bell is to be rung. */
 void vrnic_pair_own(struct vrnic_pair_out *out);
+
+/*
+ * The sender is to set bit n of the CQ's bitmap behind each message. It comes before the first
+ * vrnic_pair_room.
+ */
+void vrnic_pair_want_bit(struct vrnic_pair_in *in, uint32_t n);
 
 /* Receive i is posted, and takes so many octets. */
 void vrnic_pair_room(struct vrnic_pair_in *in, uint32_t i, uint64_t octets);

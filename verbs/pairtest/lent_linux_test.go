@@ -111,7 +111,7 @@ func (l *lent) name(rnd *rand.Rand) string {
 
 // all is what both programs may write to.
 func (p *page) all() (mems [][]byte) {
-	mems = append(mems, p.mem.Mem)
+	mems = append(mems, p.mem.Mem, p.bits[0].Mem, p.bits[1].Mem)
 	for _, l := range p.lent {
 		for _, m := range l.mems[1:] {
 			mems = append(mems, m.Mem)

@@ -31,6 +31,9 @@ type page struct {
 	prod [2]uint32 // receives that are posted
 
 	lent [2]lent // what each has lent, and its peer reaches
+
+	bits    [2]*osmem.Region // the bitmaps of their CQs
+	bitsFDs [2]int
 }
 
 func newPage(t *testing.T) *page {
@@ -50,6 +53,18 @@ func newPage(t *testing.T) *page {
 			Gone: func() bool { return false }, Wake: func() {}, Flushes: func() bool { return false },
 			Sent: func(ring.Traffic) {}, Received: func(ring.Traffic) {},
 			Bad: func(err error) { t.Error(err) }}
+		bits, fd, err := osmem.NewRegion("bits", ring.BitsMemSize, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.bits[i], p.bitsFDs[i] = bits, fd
+		t.Cleanup(func() {
+			osmem.CloseFD(fd)
+			bits.Release()
+		})
+		cq := make([]byte, ring.CQMemSize(1))
+		ends[i].RecvCQ = ring.NewCQProducer(cq, 1, 1, nil, func(err error) { t.Error(err) })
+		ends[i].RecvCQ.UseBits(bits.Mem)
 	}
 	var err error
 	if p.mem, p.fd, err = osmem.NewRegion("pair", ring.PairMemSize(&ends), nil); err != nil {
@@ -104,6 +119,13 @@ func (p *page) goEnd(side int) end {
 		local: make([]byte, 1<<20)}
 	p.t.Cleanup(e.remote.Close)
 	out.Wake = e.wake
+	out.Bits = func() *ring.PairBits {
+		b, err := ring.OpenPairBits(p.bits[1-side].Mem)
+		if err != nil {
+			p.t.Error(err)
+		}
+		return b
+	}
 	return e
 }
 
@@ -158,6 +180,8 @@ func (e *goEnd) do(line string) string {
 		return answer
 	case 'w':
 		e.in.Want(a)
+	case 'b':
+		e.in.WantBit(int(a))
 	case 'x':
 		e.in.Spoil()
 	case 'k':
@@ -228,8 +252,15 @@ func (p *page) cEnd(program string, side int) *cEnd {
 	}
 	f := os.NewFile(uintptr(fd), "pair")
 	defer f.Close()
-	cmd := ctest.Command(program, fmt.Sprint(side), fmt.Sprint(depth))
-	cmd.ExtraFiles, cmd.Stderr = append([]*os.File{f}, p.lent[1-side].files(t)...), os.Stderr
+	bits, err := osmem.DupFD(p.bitsFDs[1-side])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := os.NewFile(uintptr(bits), "bits")
+	defer b.Close()
+	files := append(append([]*os.File{f}, p.lent[1-side].files(t)...), b)
+	cmd := ctest.Command(program, fmt.Sprint(side), fmt.Sprint(depth), fmt.Sprint(2+len(files)))
+	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -294,6 +325,11 @@ func (p *page) post(side int) (i uint32) {
 func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	var next [2]uint32 // receives that were looked at
+	for side, e := range ends {
+		if seed>>side&1 != 0 { // before the first receive
+			answers = append(answers, e.do(fmt.Sprintf("b %d 0 0", rnd.IntN(abi.MaxBits))))
+		}
+	}
 	for range steps {
 		side := rnd.IntN(2)
 		e := ends[side]
@@ -375,7 +411,7 @@ func (p *page) program(ends [2]end, seed uint64, steps int) (answers []string) {
 func TestSame(t *testing.T) {
 	program := build(t)
 	const steps = 3000
-	for seed := range uint64(3) {
+	for seed := range uint64(4) {
 		var answers []string
 		var left [][]byte
 		for _, inC := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
@@ -483,6 +519,57 @@ func TestEarlierLibrary(t *testing.T) {
 		}
 		if got := from.do("s 8 0 0"); got != "sent 0 0" {
 			t.Errorf("in C %v: a Send: %s", inC, got)
+		}
+	}
+}
+
+// Behind each message the sender sets the bit that the receiver has named, also again, and one that
+// names none has none; a bit that there is not, or one in a bitmap that cannot be had, leaves Sends
+// to the daemon. So does a library that came before there were any, which looks for other stamps.
+func TestBits(t *testing.T) {
+	program := build(t)
+	for _, inC := range []bool{false, true} {
+		for _, bit := range []int{-1, 0, 33, abi.MaxBits - 1, abi.MaxBits} {
+			p := newPage(t)
+			var from, to end = p.goEnd(0), p.goEnd(1)
+			if inC {
+				from, to = p.cEnd(program, 0), p.cEnd(program, 1)
+			}
+			want := "sent 0 0"
+			if bit >= 0 {
+				to.do(fmt.Sprintf("b %d 0 0", bit))
+			}
+			if bit == abi.MaxBits {
+				want = "no"
+			}
+			for range 2 {
+				to.do(fmt.Sprintf("r %d 100 0", p.post(1)))
+			}
+			p.pair.Dirs[0].Open()
+			dir := p.mem.Mem[abi.Word(p.mem.Mem, abi.PairOff).Load():]
+			if got := abi.Word(dir, abi.DirRooms).Load(); (got == 1) != (bit < 0) {
+				t.Errorf("in C %v: the first receive of who wants bit %d has stamp %#x", inC, bit, got)
+			}
+			words := abi.Words(p.bits[1].Mem, abi.BitsHeaderLen, abi.MaxBits/32)
+			for i := range 2 {
+				from.do("o 0 0 0") // as who posts looks first
+				if i == 1 && want != "no" && bit >= 0 { // in place of DirWant
+					abi.Word(p.bits[1].Mem, abi.BitsWant).Store(abi.ArmNext)
+					want = "sent 1 0"
+				}
+				if got := from.do("s 8 0 0"); got != want {
+					t.Errorf("in C %v: bit %d: message %d: %s, want %s", inC, bit, i, got, want)
+				}
+				for k := range words {
+					set := words[k].Swap(0)
+					if in := bit >= 0 && bit/32 == k && want != "no"; set != 0 != in || in && set != 1<<(bit%32) {
+						t.Errorf("in C %v: bit %d: word %d is %#x behind message %d", inC, bit, k, set, i)
+					}
+				}
+			}
+			if p.pair.Dirs[0].Shut(); bit >= 0 && bit < abi.MaxBits && words[bit/32].Load() == 0 {
+				t.Errorf("in C %v: the daemon has closed the direction and not set bit %d", inC, bit)
+			}
 		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 var sources = []string{
 	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c",
 	"../ibverbs/post.c", "../ibverbs/poll.c", "../ibverbs/wr.c", "../ibverbs/direct.c",
+	"../ibverbs/many.c",
 	"../pair/remote.c", "../pair/keys.c", "../pair/pair.c", "../pair/wake.c",
+	"../pair/bits.c", "../pair/board.c",
 	"../core/table.c", "../*.h", "../core/*.h", "../pair/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h",
 	"testdata/*.[ch]",
 }
@@ -47,6 +49,7 @@ func run(t testing.TB, program string, args ...string) string {
 // Each test of ring_test.c, as the library is built for programs, and where the sanitizers see what
 // it does.
 func TestRings(t *testing.T) {
+	many := "-DVRNIC_ALL_MANY" // each direct path is found by its CQ's bitmap
 	for _, b := range []struct {
 		name  string
 		flags []string
@@ -55,14 +58,19 @@ func TestRings(t *testing.T) {
 		{"address", []string{"-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"}},
 		// It does not know fences; those of the library stand beside atomic operations that it does know.
 		{"thread", []string{"-O1", "-fsanitize=thread", "-Wno-tsan"}},
+		{"many", []string{"-O2", many}},
+		{"many-thread", []string{"-O1", "-fsanitize=thread", "-Wno-tsan", many}},
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			if b.name != "plain" {
+			if strings.Contains(strings.Join(b.flags, " "), "-fsanitize") {
 				ctest.Native(t, "a sanitizer's shadow memory is where the emulator's is")
 			}
 			program := build(t, b.name, b.flags...)
 			names := strings.Fields(run(t, program, "-list"))
+			if slices.Contains(b.flags, many) {
+				names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "direct") })
+			}
 			if len(names) == 0 {
 				t.Fatal("no tests")
 			}

@@ -2,7 +2,8 @@
  * One end of the pair that descriptor 3 is, of side argv[1] and with argv[2] receives. It does what
  * it is told by lines of its standard input, each of a letter and up to three numbers, and answers
  * each with a line. pair_linux_test.go has the same in Go. Descriptor 4 is the table of its peer's
- * keys, and those behind it are memory of the peer's, from number 1 on.
+ * keys, and those behind it are memory of the peer's, from number 1 on; argv[3] is the bitmap of the
+ * peer's CQ.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ static struct vrnic_pair_in in;
 static struct vrnic_remote *remote;
 static struct vrnic_want want;
 static unsigned int asked, woken; /* times */
+static int bits_fd;
 static char echoed[1 << 16], local[1 << 20];
 
 /* Now and then nobody is there. */
@@ -27,6 +29,14 @@ static bool wake(struct vrnic_pair_out *o)
 {
 	(void)o;
 	return ++woken % 5 != 0;
+}
+
+static bool find_bits(struct vrnic_pair_out *o, struct vrnic_bits *bits)
+{
+	static struct vrnic_map map;
+
+	(void)o;
+	return vrnic_bits_ask(NULL, 0, VRNIC_OP_DIRECT_PEER_BITS, &map, bits);
 }
 
 /* What the daemon and the room core do in a program. */
@@ -39,6 +49,10 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	      size_t rep_len, int fd, int *fds, int nfds)
 {
 	(void)s, (void)req_len, (void)rep, (void)rep_len, (void)fd, (void)nfds;
+	if (op == VRNIC_OP_DIRECT_PEER_BITS) {
+		*fds = bits_fd;
+		return 0;
+	}
 	asked++;
 	*fds = 4;
 	if (op == VRNIC_OP_DIRECT_MEM)
@@ -55,6 +69,12 @@ int vrnic_map_peers(int fd, size_t min, bool write, struct vrnic_map *m)
 	m->len = st.st_size;
 	m->mem = mmap(NULL, m->len, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
 	return m->mem == MAP_FAILED;
+}
+
+int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
+{
+	(void)s;
+	return vrnic_map_peers(fd, min, true, m);
 }
 
 void vrnic_unmap(struct vrnic_map *m)
@@ -216,13 +236,15 @@ int main(int argc, char **argv)
 	struct stat st;
 	char op;
 
-	if (argc != 3 || fstat(3, &st))
+	if (argc != 4 || fstat(3, &st))
 		return 2;
 	map.len = st.st_size;
 	map.mem = mmap(NULL, map.len, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
 	if (map.mem == MAP_FAILED || !vrnic_pair_open(&map, atoi(argv[1]), atoi(argv[2]), &out, &in))
 		return 2;
 	out.wake = wake;
+	out.bits = find_bits;
+	bits_fd = atoi(argv[3]);
 	remote = vrnic_remote_new(NULL, 0, &out);
 	if (!remote)
 		return 2;
@@ -241,6 +263,10 @@ int main(int argc, char **argv)
 			break;
 		case 'w':
 			store_release(in.want, a);
+			puts("ok");
+			break;
+		case 'b':
+			vrnic_pair_want_bit(&in, a);
 			puts("ok");
 			break;
 		case 'x':

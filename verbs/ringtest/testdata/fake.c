@@ -352,6 +352,30 @@ void fake_pair_free(void)
 
 bool fake_covered = true;
 
+/* The bitmaps of the CQs of both, which are made when they are asked for. */
+static int bits_fds[2];
+
+static int get_bits(uint32_t qp, bool peer, int *fd)
+{
+	int i = (qp == pair_second) != peer;
+	struct vrnic_map m = { .len = VRNIC_BITS_HEADER_LEN + VRNIC_MAX_BITS / 8 };
+
+	if (pair_fd < 0)
+		return EAGAIN;
+	if (!bits_fds[i]) {
+		bits_fds[i] = memfd_create("bits", MFD_CLOEXEC);
+		CHECK(bits_fds[i] >= 0 && !ftruncate(bits_fds[i], m.len));
+		m.mem = mmap(NULL, m.len, PROT_READ | PROT_WRITE, MAP_SHARED, bits_fds[i], 0);
+		CHECK(m.mem != MAP_FAILED);
+		atomic_store(vrnic_word(m.mem, VRNIC_BITS_SIZE), VRNIC_MAX_BITS);
+		atomic_store(vrnic_word(m.mem, VRNIC_BITS_OFF), VRNIC_BITS_HEADER_LEN);
+		atomic_store(vrnic_word(m.mem, VRNIC_BITS_MAGIC), VRNIC_MAGIC_BITS);
+		munmap(m.mem, m.len);
+	}
+	*fd = -10 - i;
+	return 0;
+}
+
 /* What a peer has lent, and the keys of that: maps of the test's, whose memfds others map. */
 static struct vrnic_map peers[2];
 static int peers_fd[2] = { -1, -1 };
@@ -447,6 +471,9 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 		return get_peer(0, fds);
 	case VRNIC_OP_DIRECT_MEM:
 		return get_peer(1, fds);
+	case VRNIC_OP_DIRECT_BITS:
+	case VRNIC_OP_DIRECT_PEER_BITS:
+		return get_bits(m->qp, op == VRNIC_OP_DIRECT_PEER_BITS, fds);
 	case VRNIC_OP_DIRECT_WAKE: /* nobody sleeps here */
 		return EINVAL;
 	case VRNIC_OP_MODIFY_QP:
@@ -480,9 +507,10 @@ int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *
 	struct fake_q *q;
 
 	(void)s;
-	if (fd == -1) {
-		m->len = pair.len;
-		m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, pair_fd, 0);
+	if (fd < 0) {
+		m->len = fd == -1 ? pair.len : VRNIC_BITS_HEADER_LEN + VRNIC_MAX_BITS / 8;
+		m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED,
+			      fd == -1 ? pair_fd : bits_fds[-10 - fd], 0);
 		CHECK(m->mem != MAP_FAILED && m->len >= min);
 		return 0;
 	}
@@ -523,6 +551,7 @@ void fake_cq_free(struct vrnic_cq *cq)
 	CHECK_EQ(cq->users, 0);
 	free(cq->head.mem);
 	vrnic_table_free(&cq->qps);
+	vrnic_board_free(cq->many);
 	free(cq);
 }
 

@@ -478,7 +478,7 @@ void test_direct_again(void)
 		drain();
 		fake_pair_free();
 		direct_pair();
-		CHECK(direct_ends[0].cq->ndirects == 1 && direct_ends[1].cq->ndirects == 1);
+		CHECK(direct_ends[0].cq->nall == 1 && direct_ends[1].cq->nall == 1);
 		for (i = 0; i < 2; i++)
 			direct_ends[i].byring = 0;
 	}

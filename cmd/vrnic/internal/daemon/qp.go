@@ -45,7 +45,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	}
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
 	q.direct = &direct.End{Program: q.sd.s.shm, Rings: p.Rings, SendCQ: send.sink.ring,
-		RecvCQ: recv.sink.ring, Domain: h.domain, RoCE: q.roce, Log: q.sd.s.log}
+		RecvCQ: recv.sink.ring, Bits: p.Bits, Domain: h.domain, RoCE: q.roce, Log: q.sd.s.log}
 	if p.Type != rpc.TypeRC && !q.roce {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -149,6 +149,9 @@ func (h *qpHandler) DirectSleep() (fd int, err error) { return h.direct.Sleep() 
 
 // DirectWake implements server.QPHandler.
 func (h *qpHandler) DirectWake() (fd int, err error) { return h.direct.WakePeer() }
+
+// DirectBits implements server.QPHandler.
+func (h *qpHandler) DirectBits() (fd int, err error) { return h.direct.PeerBits() }
 
 func (h *qpHandler) Num() uint32 { return h.qp.Num() }
 

@@ -66,6 +66,7 @@ type End struct {
 	Program        *server.Session
 	Rings          *ring.DaemonQP
 	SendCQ, RecvCQ *ring.CQProducer
+	Bits           *server.Bits // of RecvCQ
 	Domain         *Domain
 	RoCE           bool
 	Log            *slog.Logger

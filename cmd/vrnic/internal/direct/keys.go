@@ -121,6 +121,12 @@ func (e *End) Mem(n uint32) (fd int, err error) {
 	return e.ofPeer(func(_ *pair, peer *End) (int, error) { return peer.Domain.mem(n) })
 }
 
+// PeerBits gives a descriptor of the bitmap of the CQ to which the peer's receives come; EAGAIN as
+// Keys, or the peer's program has none.
+func (e *End) PeerBits() (fd int, err error) {
+	return e.ofPeer(func(_ *pair, peer *End) (int, error) { return peer.Bits.Dup() })
+}
+
 func (e *End) ofPeer(ask func(*pair, *End) (int, error)) (fd int, err error) {
 	d := e.dir
 	if d == nil {
