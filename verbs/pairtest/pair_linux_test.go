@@ -552,7 +552,7 @@ func TestBits(t *testing.T) {
 			}
 			words := abi.Words(p.bits[1].Mem, abi.BitsHeaderLen, abi.MaxBits/32)
 			for i := range 2 {
-				from.do("o 0 0 0") // as who posts looks first
+				from.do("o 0 0 0")                      // as who posts looks first
 				if i == 1 && want != "no" && bit >= 0 { // in place of DirWant
 					abi.Word(p.bits[1].Mem, abi.BitsWant).Store(abi.ArmNext)
 					want = "sent 1 0"
