@@ -115,6 +115,23 @@ static bool is_over(struct vrnic_direct *d)
 	       !vrnic_pair_stamped(&d->in, d->next);
 }
 
+/*
+ * Has nobody send by d any more if it is over. Who posts records what has been done behind the end
+ * of his step, with the send queue's lock held: without that a last completion could be missed.
+ */
+static bool retire(struct vrnic_direct *d)
+{
+	struct vrnic_qp *qp = d->qp;
+	bool over;
+
+	pthread_mutex_lock(&qp->sq.lock);
+	over = is_over(d);
+	if (over)
+		qp->sq.direct = NULL;
+	pthread_mutex_unlock(&qp->sq.lock);
+	return over;
+}
+
 /* With the send queue's lock held. */
 static bool wake(struct vrnic_pair_out *out)
 {
@@ -157,7 +174,7 @@ static int attach(struct vrnic_qp *qp)
 	d->out.wake = wake;
 	d->out.bits = find_bits;
 	err = ask(d);
-	if (!err && was && !is_over(was)) {
+	if (!err && was && !retire(was)) {
 		vrnic_unmap(&d->map);
 		err = EAGAIN;
 	}
