@@ -352,7 +352,8 @@ func (id *ID) disconnectRoCE() error {
 		return nil
 	}
 	// Behind what the QP still owes its peer, who is told that the connection is over and may give it
-	// up. A QP that is destroyed meanwhile has the peer told by its end.
+	// up. So who runs the QP tells, and where that one waits for memory of the program's that hangs,
+	// so does the peer. A QP that is destroyed meanwhile has the peer told by its end.
 	a.qp.Disconnect(a, tell)
 	return nil
 }
