@@ -217,7 +217,7 @@ func (d *Direction) shutLocked() {
 	d.open.Swap(0) // a full fence: docs/direct.md#owner
 	markShut.pass()
 	d.state, d.odd = dirClosed, d.seq.Load()
-	if d.odd&1 == 0 {
+	if d.odd&1 == 0 || d.from.Gone() {
 		markClosed.pass()
 		d.lookLocked()
 		return
@@ -349,6 +349,7 @@ func (d *Direction) takeOver(head uint32, prodWord *atomic.Uint32, take bool) (
 			markSettled.pass()
 			d.lookLocked()
 		} else if d.given && take && d.to.Flushes() {
+			d.lookLocked() // for the message that has been stamped, if its sender stands still behind that
 			break
 		} else if i == shutLooks {
 			d.awaitLocked()

@@ -82,12 +82,19 @@ bool vrnic_board_is_empty(struct vrnic_board *b)
 
 struct vrnic_direct *vrnic_board_turn(struct vrnic_board *b, uint32_t *place)
 {
-	if (likely(++b->polls % TURN_POLLS))
+	uint32_t turn;
+
+	/* Not read and written at once, which costs a message more than a turn that is lost. */
+	turn = atomic_load_explicit(&b->polls, memory_order_relaxed) + 1;
+	atomic_store_explicit(&b->polls, turn, memory_order_relaxed);
+	if (likely(turn % TURN_POLLS))
 		return NULL;
-	if (++b->turn >= 32 * atomic_load_explicit(&b->words, memory_order_relaxed))
-		b->turn = 0;
-	*place = b->turn;
-	return b->at[b->turn];
+	turn = atomic_load_explicit(&b->turn, memory_order_relaxed) + 1;
+	if (turn >= 32 * atomic_load_explicit(&b->words, memory_order_relaxed))
+		turn = 0;
+	atomic_store_explicit(&b->turn, turn, memory_order_relaxed);
+	*place = turn;
+	return b->at[turn];
 }
 
 static void sweep(struct vrnic_board *b, uint32_t end)

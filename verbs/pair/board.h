@@ -23,7 +23,7 @@ struct vrnic_board {
 	atomic_uint words; /* in which there is one that was */
 	atomic_bool all, some; /* are to be looked at */
 	atomic_bool more; /* than the words say is to be looked at */
-	uint32_t polls, turn; /* of who looks without the CQ's lock, one at a time */
+	atomic_uint polls, turn; /* of vrnic_board_turn */
 	uint32_t sweep; /* which of some was the last */
 	bool first; /* before those that are at no place, at the next poll */
 	uint32_t from[2]; /* which place comes first then */
@@ -53,8 +53,8 @@ void vrnic_board_mark_some(struct vrnic_board *b);
 bool vrnic_board_is_empty(struct vrnic_board *b);
 
 /*
- * What is to be looked at although nothing says so: NULL, none now. From one thread at a time,
- * while nothing is removed.
+ * What is to be looked at although nothing says so: NULL, none now. From any thread, while nothing
+ * is removed.
  */
 struct vrnic_direct *vrnic_board_turn(struct vrnic_board *b, uint32_t *place);
 
