@@ -42,7 +42,7 @@ func (q *compQueue) makePlace(qp *queuePair) bool {
 }
 
 // give has q look at d, by a place in its board, or else with each poll: q.mu is held. Where others
-// have come first since makePlace it may have no board, and looks at one more.
+// have come first since makePlace it may have no board, and looks at some more.
 func (q *compQueue) give(d *directPath) (place int) {
 	if m := q.many; m != nil && len(q.directs) >= fewDirect && (d.qp.recvCQ != q || m.Comes()) {
 		if place, ok := m.Add(d); ok {

@@ -185,6 +185,8 @@ func (q *queuePair) askDirect() error {
 		sent: make([]directSent, len(q.sq.wrs)), wakeEnd: wakeEnd{waker: -1, sleeper: -1}}
 	if d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize); err == nil {
 		d.remote = ring.NewPairRemote(d.out, d)
+		// Others may have got theirs meanwhile. It has its own now, place or not.
+		_, _ = q.sendCQ.makePlace(q), q.recvCQ.makePlace(q)
 		err = q.attach(d)
 	}
 	if err != nil {
@@ -334,18 +336,12 @@ func (q *queuePair) askBits(op rpc.Op) (*osmem.Region, *ring.PairBits) {
 	if err != nil {
 		return nil, nil
 	}
-	mem, err := osmem.MapSealed(fds[0], abi.BitsHeaderLen)
+	mem, err := osmem.MapSealed(fds[0], ring.BitsMemSize)
 	if err != nil {
 		_ = c.die(goneBecause(err))
 		return nil, nil
 	}
-	bits, err := ring.OpenPairBits(mem.Mem)
-	if err != nil {
-		mem.Release()
-		_ = c.corrupt(err)
-		return nil, nil
-	}
-	return mem, bits
+	return mem, ring.OpenPairBits(mem.Mem)
 }
 
 // peerBits is the bitmap in which d's peer looks for its messages: the send queue's lock is held.

@@ -37,7 +37,6 @@
 #define VRNIC_MAGIC_SRQ			0x524e5256	/* "VRNR" */
 #define VRNIC_MAGIC_PAIR		0x504e5256	/* "VRNP" */
 #define VRNIC_MAGIC_KEYS		0x4b4e5256	/* "VRNK" */
-#define VRNIC_MAGIC_BITS		0x424e5256	/* "VRNB" */
 
 /* Session page. */
 #define VRNIC_SESS_MAGIC		0	/* const */
@@ -301,14 +300,12 @@
 
 /*
  * Bitmap of a CQ's: of those of many QPs that have a direct path which are to be looked at
- * (docs/direct.md#many, docs/decisions.md#X17).
+ * (docs/direct.md#many, docs/decisions.md#X17). All peers may write all of it, so nothing there
+ * says how it is laid out: VRNIC_MAX_BITS bits come behind the header.
  */
-#define VRNIC_BITS_MAGIC		0	/* line 0 is const */
-#define VRNIC_BITS_SIZE			4	/* how many bits, a multiple of 32 */
-#define VRNIC_BITS_OFF			8	/* of the words that they are in: all write there */
-/* line 1 receiver: what the CQ is armed for, in place of VRNIC_DIR_WANT */
-#define VRNIC_BITS_WANT			64
-#define VRNIC_BITS_HEADER_LEN		128
+/* line 0 receiver: what the CQ is armed for, in place of VRNIC_DIR_WANT */
+#define VRNIC_BITS_WANT			0
+#define VRNIC_BITS_HEADER_LEN		64
 
 /* Bounds that no peer may exceed, whatever the quotas say. */
 #define VRNIC_MAX_DEPTH			65536	/* slots of a queue, and of a channel's ring */

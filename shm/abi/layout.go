@@ -23,7 +23,6 @@ const (
 	MagicSRQ     = 0x524e5256 // "VRNR"
 	MagicPair    = 0x504e5256 // "VRNP"
 	MagicKeys    = 0x4b4e5256 // "VRNK"
-	MagicBits    = 0x424e5256 // "VRNB"
 )
 
 // Session page.
@@ -279,13 +278,11 @@ const (
 )
 
 // Bitmap of a CQ's: of those of many QPs that have a direct path which are to be looked at
-// (docs/direct.md#many, docs/decisions.md#X17).
+// (docs/direct.md#many, docs/decisions.md#X17). All peers may write all of it, so nothing there
+// says how it is laid out: MaxBits bits come behind the header.
 const (
-	BitsMagic     = 0  // line 0 is const
-	BitsSize      = 4  // how many bits, a multiple of 32
-	BitsOff       = 8  // of the words that they are in: all write there
-	BitsWant      = 64 // line 1 receiver: what the CQ is armed for, in place of DirWant
-	BitsHeaderLen = 128
+	BitsWant      = 0 // line 0 receiver: what the CQ is armed for, in place of DirWant
+	BitsHeaderLen = 64
 )
 
 // Bounds that no peer may exceed, whatever the quotas say.

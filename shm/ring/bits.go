@@ -24,9 +24,6 @@ const BitsMemSize = abi.BitsHeaderLen + abi.MaxBits/8
 
 // UseBits makes the bitmap of the CQ in mem, which is zero, and may be used until Close.
 func (c *CQProducer) UseBits(mem []byte) {
-	abi.Word(mem, abi.BitsSize).Store(abi.MaxBits)
-	abi.Word(mem, abi.BitsOff).Store(abi.BitsHeaderLen)
-	abi.Word(mem, abi.BitsMagic).Store(abi.MagicBits)
 	c.bits.mu.Lock()
 	defer c.bits.mu.Unlock()
 	c.bits.words = abi.Words(mem, abi.BitsHeaderLen, abi.MaxBits/32)
@@ -53,20 +50,10 @@ type PairBits struct {
 	want  *atomic.Uint32
 }
 
-// OpenPairBits finds the bitmap in mem. An error is a *ProtocolError.
-func OpenPairBits(mem []byte) (*PairBits, error) {
-	if len(mem) < abi.BitsHeaderLen {
-		return nil, abi.Violation("bitmap of %d octets", len(mem))
-	}
-	if m := abi.Word(mem, abi.BitsMagic).Load(); m != abi.MagicBits {
-		return nil, abi.Violation("bitmap has magic %#x", m)
-	}
-	n, off := abi.Word(mem, abi.BitsSize).Load(), abi.Word(mem, abi.BitsOff).Load()
-	if n < abi.MaxBits || n%32 != 0 || off%64 != 0 ||
-		uint64(off)+uint64(n/8) > uint64(len(mem)) {
-		return nil, abi.Violation("bitmap of %d bits at %d of %d octets", n, off, len(mem))
-	}
-	return &PairBits{abi.Words(mem, off, n/32), abi.Word(mem, abi.BitsWant)}, nil
+// OpenPairBits finds the bitmap in mem, which has BitsMemSize octets at least: a peer can spoil
+// nothing of where it is.
+func OpenPairBits(mem []byte) *PairBits {
+	return &PairBits{abi.Words(mem, abi.BitsHeaderLen, abi.MaxBits/32), abi.Word(mem, abi.BitsWant)}
 }
 
 // Want tells all senders that set bits what the CQ is armed for.
@@ -116,7 +103,7 @@ func NewBoard[T any]() *Board[T] {
 }
 
 // Use has messages be found by b.
-func (m *Board[T]) Use(b *PairBits) { m.come = b.words[:abi.MaxBits/32] }
+func (m *Board[T]) Use(b *PairBits) { m.come = b.words }
 
 // Comes reports whether messages are found.
 func (m *Board[T]) Comes() bool { return m.come != nil }
@@ -214,6 +201,7 @@ func (m *Board[T]) Take(kind int) {
 		from = m.come
 	}
 	if from == nil {
+		m.some = false // nothing comes
 		return
 	}
 	todo := m.todo[kind]

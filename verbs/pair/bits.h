@@ -9,13 +9,9 @@
 #include "core/core.h"
 
 struct vrnic_bits {
-	_Atomic uint32_t *words;
+	_Atomic uint32_t *words; /* of VRNIC_MAX_BITS bits */
 	_Atomic uint32_t *want; /* what the CQ is armed for */
-	uint32_t n; /* bits, VRNIC_MAX_BITS at least */
 };
-
-/* Finds the bitmap in m: false if it makes no sense. */
-bool vrnic_bits_open(const struct vrnic_map *m, struct vrnic_bits *bits);
 
 /*
  * Asks the daemon for that of QP's receive CQ, or its peer's, by op, and maps it: false if it

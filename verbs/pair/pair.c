@@ -145,7 +145,7 @@ static bool wants_bit(struct vrnic_pair_out *out)
 	n = load_acquire(out->bit_word);
 	if (!n)
 		return false;
-	if (!out->bits(out, &bits) || n > bits.n) {
+	if (!out->bits(out, &bits) || n > VRNIC_MAX_BITS) {
 		out->no_bits = true;
 		return false;
 	}

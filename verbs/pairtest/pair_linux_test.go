@@ -119,13 +119,7 @@ func (p *page) goEnd(side int) end {
 		local: make([]byte, 1<<20)}
 	p.t.Cleanup(e.remote.Close)
 	out.Wake = e.wake
-	out.Bits = func() *ring.PairBits {
-		b, err := ring.OpenPairBits(p.bits[1-side].Mem)
-		if err != nil {
-			p.t.Error(err)
-		}
-		return b
-	}
+	out.Bits = func() *ring.PairBits { return ring.OpenPairBits(p.bits[1-side].Mem) }
 	return e
 }
 

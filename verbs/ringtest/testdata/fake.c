@@ -358,19 +358,13 @@ static int bits_fds[2];
 static int get_bits(uint32_t qp, bool peer, int *fd)
 {
 	int i = (qp == pair_second) != peer;
-	struct vrnic_map m = { .len = VRNIC_BITS_HEADER_LEN + VRNIC_MAX_BITS / 8 };
 
 	if (pair_fd < 0)
 		return EAGAIN;
 	if (!bits_fds[i]) {
 		bits_fds[i] = memfd_create("bits", MFD_CLOEXEC);
-		CHECK(bits_fds[i] >= 0 && !ftruncate(bits_fds[i], m.len));
-		m.mem = mmap(NULL, m.len, PROT_READ | PROT_WRITE, MAP_SHARED, bits_fds[i], 0);
-		CHECK(m.mem != MAP_FAILED);
-		atomic_store(vrnic_word(m.mem, VRNIC_BITS_SIZE), VRNIC_MAX_BITS);
-		atomic_store(vrnic_word(m.mem, VRNIC_BITS_OFF), VRNIC_BITS_HEADER_LEN);
-		atomic_store(vrnic_word(m.mem, VRNIC_BITS_MAGIC), VRNIC_MAGIC_BITS);
-		munmap(m.mem, m.len);
+		CHECK(bits_fds[i] >= 0 && !ftruncate(bits_fds[i], VRNIC_BITS_HEADER_LEN +
+							      VRNIC_MAX_BITS / 8));
 	}
 	*fd = -10 - i;
 	return 0;
