@@ -452,5 +452,5 @@ func (q *compQueue) destroyed() {
 	if q.bits != nil {
 		q.bits.Release()
 	}
-	q.mem, q.bits, q.many = nil, nil, nil
+	q.mem, q.bits, q.come, q.many = nil, nil, nil, nil
 }

@@ -57,8 +57,9 @@ func newPairing(t *testing.T, mode string, args ...string) *pairing {
 	p := &pairing{topology: direct(t, mode, args...), t: t,
 		program: cProgram(t, "marked", "-rdynamic"), libs: filepath.Join(workDir, "marks")}
 	for dir, flags := range map[string]string{p.libs: "", p.libs + manyDir: " -DVRNIC_ALL_MANY"} {
-		if out, err := exec.Command("make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD="+dir,
-			"CFLAGS=-DVRNIC_MARKS"+flags, filepath.Join(dir, "libibverbs.so.1")).CombinedOutput(); err != nil {
+		build := exec.Command("make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD="+dir,
+			"CFLAGS=-DVRNIC_MARKS"+flags, filepath.Join(dir, "libibverbs.so.1"))
+		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
