@@ -206,7 +206,7 @@ PROGRAMS ?= .
 .PHONY: verbs-programs
 # What comes of each program is kept, and the tables of docs/verbs.md are made of that.
 verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all their ways
-	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m -run '$(PROGRAMS)' ./integration/verbs \
+	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 120m -run '$(PROGRAMS)' ./integration/verbs \
 	-record; status=$$?; \
 	VRNIC_TEST_VERBS=all $(GO) test -count=1 -run '$(PROGRAMS)' ./verbs/heaptest || status=1; \
 	$(GO) test -count=1 -run '^TestDocs$$' ./integration/verbs -update; exit $$status
@@ -239,8 +239,8 @@ badnet: ## goodput over bad networks, beside Linux TCP, in 20 minutes (root; BAD
 .PHONY: interop
 # It builds siw and rxe and boots them in QEMU, without root.
 interop: ## against Linux siw, rxe and SCTP: the whole matrix of docs/interop.md
-	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 60m -run '^Test(Siw|Rxe)' ./integration
-	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^Test(Siw|Rxe)' ./integration/verbs
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 120m -run '^Test(Siw|Rxe)' ./integration
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 30m -run '^Test(Siw|Rxe)' ./integration/verbs
 	$(MAKE) interop-sctp
 
 .PHONY: interop-sctp
