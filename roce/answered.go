@@ -108,6 +108,10 @@ func (c *RC) missing(now time.Time, why error) {
 	c.retry(now, why)
 }
 
+// patience is for how many of the peer's RNR timers who waits to the last moment does so. The timer
+// is what is to be waited at least; nothing says how long at most.
+const patience = 2
+
 // refused takes an answer that is no ACK.
 func (c *RC) refused(now time.Time, h *packet.Header) {
 	s := &c.sq
@@ -122,7 +126,11 @@ func (c *RC) refused(now time.Time, h *packet.Header) {
 	switch {
 	case h.Syndrome.IsRNR():
 		c.counts.RNRReceived++
-		c.wait(now, h.Syndrome.RNRTimer())
+		d := h.Syndrome.RNRTimer() // at least
+		if c.cfg.LastMoment {
+			d *= patience
+		}
+		c.wait(now, d)
 	case h.Syndrome == packet.NAKSequence:
 		c.counts.SequenceNAKs++
 		c.missing(now, errSequence)

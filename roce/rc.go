@@ -21,7 +21,8 @@ type Config struct {
 	RNRRetries  uint8 // rnr_retry; RNRForever: without end
 	MinRNRTimer uint8 // code of what the peer is asked to wait for a receive
 
-	// LastMoment has each answer waited for as long as one may be before it is taken for lost.
+	// LastMoment has each answer waited for as long as one may be before it is taken for lost, and
+	// a peer that lacks a receive left alone for longer than it asks to be.
 	LastMoment bool `json:",omitempty"`
 
 	SendQueue int // requests that are posted and not done, at most

@@ -544,6 +544,23 @@ func TestRNR(t *testing.T) {
 	r.in(ack, 1, 0, says(packet.RNR(1)))
 	r.wantFault(RNRRetryExceeded)
 
+	// Who waits to the last moment lets the peer have twice its time, as often as others do.
+	r = newRaw(t, func(c *Config) { c.RNRRetries, c.LastMoment = 2, true })
+	r.post(Send, 4)
+	first := r.out()
+	for range 2 {
+		r.in(ack, 0, 0, says(packet.RNR(31)))
+		if at, ok := r.rc.Deadline(); !ok || at.Sub(r.now) != 2*packet.RNRTimer(31) {
+			t.Errorf("the deadline is %v, want twice the RNR timer's", at.Sub(r.now))
+		}
+		r.pass(2*packet.RNRTimer(31) - 1)
+		r.want("")
+		r.pass(1)
+		r.want(first)
+	}
+	r.in(ack, 0, 0, says(packet.RNR(31)))
+	r.wantFault(RNRRetryExceeded)
+
 	r = newRaw(t, func(c *Config) { c.RNRRetries = RNRForever })
 	r.post(Send, 4)
 	for range 50 {
