@@ -27,8 +27,6 @@ func TestFaults(t *testing.T) {
 		{"cut", "vrnic0 send terminated 0/2/0x08 after 1"},
 		{"cut", "vrnic0 recv terminate 0/2/0x08 after 1"},
 		{"received_cq", "vrnic0 recv cq_err after 1"},
-		{"ird", "vrnic0 read ird"},
-		{"key", "vrnic0 write invalidate after 1"},
 		{"cq", "vrnic0 write cq_err after 1"},
 		{"nomem", "vrnic0 reg_mr ENOMEM after 2 count 1"},
 		{"doorbell", "vrnic0 doorbell lost count 1"},
@@ -66,6 +64,26 @@ func (d *daemon) failsInWords(t *testing.T) {
 	}{{"send", send}, {"write", write}, {"read", read}, {"atomic", swap}, {"atomic", add}} {
 		t.Run(fmt.Sprint(c.word, c.op), func(t *testing.T) {
 			d.fails(t, "operation", "vrnic0 "+c.word+" rem_op_err count 1", "VT_OP", c.op, "VT_WANT", 11)
+		})
+	}
+	for _, c := range []struct {
+		fault        string
+		op, complete int
+	}{{"vrnic0 read ird", read, 5}, {"vrnic0 atomic ird", swap, 5}, {"vrnic0 atomic ird", add, 5},
+		{"roce read ird", read, 9}, {"roce atomic ird", add, 9}} {
+		t.Run(fmt.Sprint(c.fault, c.op), func(t *testing.T) {
+			d.fails(t, "ird", c.fault, "VT_OP", c.op, "VT_WANT", c.complete)
+		})
+	}
+	for _, c := range []struct {
+		word  string
+		op    int
+		after int // a Write goes before it
+	}{{"write", write, 1}, {"send", send, 0}, {"read", read, 0}, {"atomic", swap, 0}, {"atomic", add, 0},
+		{"request", read, 1}} {
+		t.Run(fmt.Sprint(c.word, c.op, " invalidate"), func(t *testing.T) {
+			d.fails(t, "key", fmt.Sprintf("vrnic0 %s invalidate after %d", c.word, c.after),
+				"VT_OP", c.op)
 		})
 	}
 	for _, c := range []struct {

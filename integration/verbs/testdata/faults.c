@@ -98,21 +98,48 @@ static void cut(void)
 	over();
 }
 
-static void ird(void)
+/* Octets of an operation: those of the pair's memory, or of an atomic one. */
+static uint32_t octets(enum ibv_wr_opcode op)
 {
-	vt_open(&p, &(struct vt_opts){ 0 });
-	write_one(1, IBV_WC_SUCCESS);
-	vt_rdma(&p.a, 2, IBV_WR_RDMA_READ, 0, 64, &p.b, 0);
-	vt_wc(p.a.scq, 2, IBV_WC_WR_FLUSH_ERR, -1);
-	vt_async(p.a.qp, IBV_EVENT_QP_FATAL);
-	over();
+	return op < IBV_WR_ATOMIC_CMP_AND_SWP ? p.o.len : 8;
 }
 
+#define EVERY_ACCESS \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+/* The peer has no room for an operation that it is to answer. */
+static void ird(void)
+{
+	enum ibv_wr_opcode op = asked("VT_OP");
+	int want = asked("VT_WANT");
+
+	vt_open(&p, &(struct vt_opts){ .len = 64, .access = EVERY_ACCESS });
+	write_one(1, IBV_WC_SUCCESS);
+	vt_rdma(&p.a, 2, op, 0, octets(op), &p.b, 0);
+	vt_wc(p.a.scq, 2, want, -1);
+	if (want == IBV_WC_WR_FLUSH_ERR) { /* iWARP: a Terminate ends the connection */
+		vt_async(p.a.qp, IBV_EVENT_QP_FATAL);
+		over();
+		return;
+	}
+	CHECK(vt_state(p.a.qp) != IBV_QPS_RTS);
+	vt_disconnect(&p);
+	vt_free(&p);
+}
+
+/* The key of a request ends. Messages of that size are not copied as they are posted. */
 static void key(void)
 {
-	vt_open(&p, &(struct vt_opts){ .len = 1 << 18 });
+	enum ibv_wr_opcode op = asked("VT_OP");
+
+	vt_open(&p, &(struct vt_opts){ .len = 1 << 18, .access = EVERY_ACCESS });
 	write_one(1, IBV_WC_SUCCESS);
-	vt_rdma(&p.a, 2, IBV_WR_RDMA_WRITE, 0, 1 << 18, &p.b, 0);
+	if (op == IBV_WR_SEND) {
+		vt_recv(&p.b, 2, 0, p.o.len);
+		vt_send(&p.a, 2, 0, p.o.len);
+	} else {
+		vt_rdma(&p.a, 2, op, 0, octets(op), &p.b, 0);
+	}
 	vt_wc(p.a.scq, 2, IBV_WC_LOC_PROT_ERR, -1);
 	over(); /* the region is deregistered as ever */
 }
