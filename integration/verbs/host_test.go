@@ -3,7 +3,6 @@ package verbs
 import (
 	"os"
 	"testing"
-	"time"
 )
 
 // someUser is an ordinary user, or who runs the test if that is not root.
@@ -31,13 +30,9 @@ func TestHostPrograms(t *testing.T) {
 	top.runAll(t, jobs)
 	t.Run("qperf", func(t *testing.T) {
 		need(t, "qperf")
-		server := top.server.in(t).start("qperf")
-		listensTCP(t, server)
 		for _, name := range []string{"rc_lat", "rc_rdma_write_bw", "tcp_lat"} {
-			top.client.in(t).start("qperf", addrs[0], "-t", "1", "-cm1", name).succeed(time.Minute,
-				"^"+name+":$", `^ +(bw|latency) += +[1-9]`, "!failed")
+			qperf(t, top, "qperf "+addrs[0]+" -lp PORT -t 1 -cm1 "+name, qperfMeasures(name))
 		}
-		server.Kill()
 	})
 	top.settle()
 }

@@ -22,32 +22,41 @@ const qperfTooEarly = "unexpected event from RDMA CM: Event rejected"
 // qperfOnItsOwn are tests whose queue pairs qperf connects by itself.
 var qperfOnItsOwn = []string{"rc_bw", "uc_bw", "ud_bw", "ud_lat"}
 
+// qperf runs a client by these words, of which PORT is a port, with a server of its own, and has
+// look look at how it ended.
+func qperf(t *testing.T, top *topology, words string, look func(client *process)) {
+	for range 10 {
+		port := fmt.Sprint(nextPort.Add(1))
+		server := top.server.in(t).start("qperf", "-lp", port)
+		listensTCP(t, server)
+		client := top.client.in(t).start(strings.Fields(strings.ReplaceAll(words, "PORT", port))...)
+		_ = client.Wait(time.Minute) // look looks at how it ended
+		server.Kill()
+		if !strings.Contains(client.Output(), qperfTooEarly) {
+			look(client)
+			return
+		}
+	}
+	t.Error("ten clients came before their server listened")
+}
+
+// qperfMeasures looks at a client that has measured by the test of that name.
+func qperfMeasures(name string) func(*process) {
+	return func(client *process) {
+		client.succeed(time.Minute, "^"+name+":$", `^ +(bw|latency|msg_rate) += +[1-9]`, "!failed")
+	}
+}
+
 // Its server takes one name for the kernel's TCP and for rdma_cm, which 127.0.0.1 is on one device.
 func TestRoCEQperf(t *testing.T) {
 	run := func(words string, look func(client *process)) func(*testing.T, *topology) {
-		return func(t *testing.T, top *topology) {
-			for range 10 {
-				port := fmt.Sprint(nextPort.Add(1))
-				server := top.server.in(t).start("qperf", "-lp", port)
-				listensTCP(t, server)
-				client := top.client.in(t).start(strings.Fields(strings.ReplaceAll(words, "PORT", port))...)
-				_ = client.Wait(time.Minute) // look looks at how it ended
-				server.Kill()
-				if !strings.Contains(client.Output(), qperfTooEarly) {
-					look(client)
-					return
-				}
-			}
-			t.Error("ten clients came before their server listened")
-		}
+		return func(t *testing.T, top *topology) { qperf(t, top, words, look) }
 	}
 	var runs []roceRun
 	for _, name := range qperfTests {
 		words := qperfWords + "-cm1 " + name
 		runs = append(runs, roceRun{words: words, alone: true, quick: name == "rc_lat",
-			do: run(words, func(client *process) {
-				client.succeed(time.Minute, "^"+name+":$", `^ +(bw|latency|msg_rate) += +[1-9]`, "!failed")
-			})})
+			do: run(words, qperfMeasures(name))})
 	}
 	for _, name := range qperfOnItsOwn {
 		words := qperfWords + name
