@@ -56,9 +56,11 @@ type Config struct {
 	// ForceWire sends also what stays on this device, or is between it and those beside it, through
 	// the Network.
 	ForceWire bool
-	// LastMoment has reliable connections of RoCE wait as long as they may before they send again
-	// what is not answered, and longer than they must what found no receive (roce.Config).
-	LastMoment bool
+	// Adverse has the device do what the standards allow and others do not do: reliable connections
+	// of RoCE wait as long as they may before they send again what is not answered, and longer than
+	// they must what found no receive (roce.Config.LastMoment), and queue pairs of iWARP have numbers
+	// in no order, as those of RoCE have in any case.
+	Adverse bool
 	// OnCopied is shown what a queue pair of an iWARP device sends to another one there as a DDP
 	// segment through memory, while WatchCopies has it be. It must not wait, nor keep the segment.
 	// nil: nobody looks.

@@ -31,6 +31,7 @@ type Device struct {
 	contexts  map[*Context]struct{}  // +checklocks:mu
 	closed    bool                   // +checklocks:mu
 	qps       handle.Table[*QP]      // guarded by mu; QPNs are the device's
+	qpns      *handle.Scatter        // guarded by mu; nil: they are from 1 on
 	past      Counters               // guarded by mu; of QPs that are gone
 	ctxCount  uint32                 // +checklocks:mu
 	observers map[*observer]struct{} // guarded by mu
@@ -78,6 +79,12 @@ func New(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vnic: %w", err)
 	}
+	var qpns *handle.Scatter
+	if cfg.RoCE || cfg.Adverse {
+		if qpns, err = handle.NewScatter(); err != nil {
+			return nil, fmt.Errorf("vnic: %w", err)
+		}
+	}
 	var roce *adapter
 	if cfg.RoCE {
 		if roce, err = newAdapter(&cfg); err != nil {
@@ -85,7 +92,7 @@ func New(cfg Config) (*Device, error) {
 		}
 	}
 	d := &Device{
-		cfg: cfg, roce: roce, log: cfg.Log.With("dev", cfg.Name), keys: keys,
+		cfg: cfg, roce: roce, log: cfg.Log.With("dev", cfg.Name), keys: keys, qpns: qpns,
 		contexts: make(map[*Context]struct{}),
 	}
 	d.cm = d.newCM()

@@ -92,7 +92,7 @@ func (qp *QP) engineConfig() roce.Config {
 		SQPSN: packet.PSN(a.SQPSN), RQPSN: packet.PSN(a.RQPSN), Access: engineAccess(a.Access),
 		MaxRead: int(a.MaxRead), MaxDestRead: int(a.MaxDestRead), Timeout: a.Timeout,
 		Retries: a.RetryCount, RNRRetries: a.RNRRetry, MinRNRTimer: a.MinRNRTimer,
-		LastMoment: qp.dev.cfg.LastMoment,
+		LastMoment: qp.dev.cfg.Adverse,
 	}
 }
 

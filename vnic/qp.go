@@ -254,16 +254,20 @@ func (pd *PD) addQP(qp *QP) error {
 }
 
 // nameLocked gives qp a number. Of a QP of RoCE it is half of what a packet from anybody needs to
-// reach it: those cannot be guessed from one another.
+// reach it: those cannot be guessed from one another. An adverse device has no other ones of iWARP.
 func (d *Device) nameLocked(qp *QP) (uint32, error) {
-	if d.roce == nil {
+	switch {
+	case d.roce != nil:
+		n, err := d.qps.AddFrom(d.nextQPN, qp, maxPacketQPs)
+		if err == nil {
+			d.roce.add(n, qp)
+		}
+		return n, err
+	case d.qpns != nil:
+		return d.qps.AddFrom(d.qpns.Next, qp, handle.Max)
+	default:
 		return d.qps.Add(qp, handle.Max)
 	}
-	n, err := d.qps.AddFrom(d.roce.nextQPN, qp, maxPacketQPs)
-	if err == nil {
-		d.roce.add(n, qp)
-	}
-	return n, err
 }
 
 // unnameLocked takes a number back.

@@ -13,7 +13,6 @@ import (
 	"github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/vnic/internal/attr"
 	"github.com/vrnic/vrnic/vnic/internal/gsi"
-	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 	"github.com/vrnic/vrnic/vnic/internal/mcast"
 )
@@ -29,8 +28,7 @@ const roceOverhead = 80
 type adapter struct {
 	gids    []rdma.GID // the table (docs/decisions.md#R10); what is behind it is empty
 	limits  attr.Limits
-	qpns    *handle.Scatter // guarded by Device.mu
-	port    RoCEPort        // nil: there is no network
+	port    RoCEPort // nil: there is no network
 	shards  [qpShards]qpShard
 	drops   drops
 	past    PacketCounters // guarded by Device.mu; of QPs that are gone
@@ -50,10 +48,10 @@ const (
 	maxPacketQPs = 1 << 22 // far fewer than there are numbers
 )
 
-// nextQPN is the next number for a queue pair.
-func (a *adapter) nextQPN() uint32 {
+// nextQPN is the next number for a queue pair of RoCE; with mu held.
+func (d *Device) nextQPN() uint32 {
 	for {
-		if n := a.qpns.Next(); n >= firstQPN && n != uint32(packet.Multicast) {
+		if n := d.qpns.Next(); n >= firstQPN && n != uint32(packet.Multicast) {
 			return n
 		}
 	}
@@ -75,10 +73,6 @@ func newAdapter(cfg *Config) (*adapter, error) {
 	if a.limits.ActiveMTU == 0 {
 		return nil, fmt.Errorf("vnic: device %s, which is one of RoCE, has an MTU of %d: %d are the "+
 			"least: %w", cfg.Name, cfg.MTU, rdma.MTU256.Octets()+roceOverhead, rdma.ErrInvalid)
-	}
-	var err error
-	if a.qpns, err = handle.NewScatter(); err != nil {
-		return nil, fmt.Errorf("vnic: %w", err)
 	}
 	for i := range a.shards {
 		a.shards[i].m = make(map[uint32]*QP)

@@ -22,6 +22,11 @@ func TestAdversaryEvents(t *testing.T) {
 	adverse(t, "adverse", "events_wrong", "events_right")
 }
 
+// Numbers of queue pairs are any: who has a table with a place for each fails.
+func TestAdversaryNumbers(t *testing.T) {
+	adverse(t, "adverse", "numbers_wrong", "numbers_right")
+}
+
 // adverse runs two cases of a program on devices with adversaries, of which one has to be torn by
 // some seed, and the other one by none; and the wrong one on a device without, where all is well.
 func adverse(t *testing.T, name, wrong, right string, flags ...string) {

@@ -1,7 +1,8 @@
 /*
  * What programs believe that the standards do not promise, and what they can do instead: "order" is
  * that completions of two queue pairs come in the order in which their requests were over, "events"
- * that an event says that there is a completion still. A wrong case says "torn" if it was not so.
+ * that an event says that there is a completion still, "numbers" that those of queue pairs are small.
+ * A wrong case says "torn" if it was not so.
  */
 #include "vt.h"
 
@@ -166,9 +167,56 @@ static void events_right(void)
 	vt_close(&p);
 }
 
+/* Both completions are of the pair that the function finds by a queue pair's number. */
+static void find_two(struct vt_pair *(*find)(uint32_t qp_num))
+{
+	struct ibv_wc wc[2];
+	int i;
+
+	take_two(1, &wc[0], &wc[1]);
+	for (i = 0; i < 2; i++)
+		CHECK(find(wc[i].qp_num) == (wc[i].wr_id < 200 ? &p : &q));
+}
+
+#define NUMBERS 4096
+
+static struct vt_pair *by_number[NUMBERS];
+
+static struct vt_pair *of_table(uint32_t qp_num)
+{
+	return by_number[qp_num];
+}
+
+/* A table has a place for each queue pair that the program will ever have, it believes. */
+static void numbers_wrong(void)
+{
+	open_two((struct vt_opts){ 0 });
+	if (p.a.qp->qp_num >= NUMBERS || q.a.qp->qp_num >= NUMBERS) {
+		puts("torn");
+	} else {
+		by_number[p.a.qp->qp_num] = &p;
+		by_number[q.a.qp->qp_num] = &q;
+		find_two(of_table);
+	}
+	close_two();
+}
+
+static struct vt_pair *of_search(uint32_t qp_num)
+{
+	return qp_num == p.a.qp->qp_num ? &p : &q;
+}
+
+static void numbers_right(void)
+{
+	open_two((struct vt_opts){ 0 });
+	find_two(of_search);
+	close_two();
+}
+
 static const struct vt_case cases[] = {
 	{ "order_wrong", order_wrong }, { "order_right", order_right },
-	{ "events_wrong", events_wrong }, { "events_right", events_right }, { NULL, NULL },
+	{ "events_wrong", events_wrong }, { "events_right", events_right },
+	{ "numbers_wrong", numbers_wrong }, { "numbers_right", numbers_right }, { NULL, NULL },
 };
 
 int main(int argc, char **argv)

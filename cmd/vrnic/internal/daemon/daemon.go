@@ -252,8 +252,8 @@ func (d *Daemon) newRNIC(spec DeviceSpec, mac [6]byte, addrs []netip.Prefix, st 
 	return vnic.New(cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
 		Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
-		LastMoment: spec.Adversary != 0,
-		Limits:     clientLimits(cfg.Limits), Log: d.log.With(logs.Part, "rdma"), OnCopied: st.Copied(),
+		Adverse: spec.Adversary != 0,
+		Limits:  clientLimits(cfg.Limits), Log: d.log.With(logs.Part, "rdma"), OnCopied: st.Copied(),
 	}))
 }
 
