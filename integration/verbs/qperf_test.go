@@ -23,8 +23,8 @@ const qperfTooEarly = "unexpected event from RDMA CM: Event rejected"
 var qperfOnItsOwn = []string{"rc_bw", "uc_bw", "ud_bw", "ud_lat"}
 
 // qperf runs a client by these words, of which PORT is a port, with a server of its own, and has
-// look look at how it ended.
-func qperf(t *testing.T, top *topology, words string, look func(client *process)) {
+// look look at how they ended.
+func qperf(t *testing.T, top *topology, words string, look func(client, server *process)) {
 	for range 10 {
 		port := fmt.Sprint(nextPort.Add(1))
 		server := top.server.in(t).start("qperf", "-lp", port)
@@ -33,7 +33,7 @@ func qperf(t *testing.T, top *topology, words string, look func(client *process)
 		_ = client.Wait(time.Minute) // look looks at how it ended
 		server.Kill()
 		if !strings.Contains(client.Output(), qperfTooEarly) {
-			look(client)
+			look(client, server)
 			return
 		}
 	}
@@ -41,15 +41,15 @@ func qperf(t *testing.T, top *topology, words string, look func(client *process)
 }
 
 // qperfMeasures looks at a client that has measured by the test of that name.
-func qperfMeasures(name string) func(*process) {
-	return func(client *process) {
+func qperfMeasures(name string) func(client, server *process) {
+	return func(client, _ *process) {
 		client.succeed(time.Minute, "^"+name+":$", `^ +(bw|latency|msg_rate) += +[1-9]`, "!failed")
 	}
 }
 
 // Its server takes one name for the kernel's TCP and for rdma_cm, which 127.0.0.1 is on one device.
 func TestRoCEQperf(t *testing.T) {
-	run := func(words string, look func(client *process)) func(*testing.T, *topology) {
+	run := func(words string, look func(client, server *process)) func(*testing.T, *topology) {
 		return func(t *testing.T, top *topology) { qperf(t, top, words, look) }
 	}
 	var runs []roceRun
@@ -61,8 +61,13 @@ func TestRoCEQperf(t *testing.T) {
 	for _, name := range qperfOnItsOwn {
 		words := qperfWords + name
 		runs = append(runs, roceRun{words: words, alone: true, more: ", refused", refused: true,
-			do: run(words, func(client *process) {
-				client.fail(time.Minute, "failed to modify QP|failed to create address handle")
+			do: run(words, func(client, server *process) {
+				client.fail(time.Minute)
+				who := client // it says what has failed: the one that was first, or both
+				if strings.Contains(server.Output(), "failed") {
+					who = server
+				}
+				who.wantOutput("failed to modify QP|failed to create address handle")
 			})})
 	}
 	runRoCE(t, runs, "one device")
