@@ -316,11 +316,12 @@ type StackStats struct {
 	TCPSegmentsReceived, TCPSegmentsSent               uint64
 	TCPRetransmits, TCPTimeouts, TCPFastRecoveries     uint64
 	TCPResetsSent, TCPResetsReceived                   uint64
+	UDPBadChecksums                                    uint64 // datagrams dropped for it, or for IP's
 }
 
 // Stats returns the stack's totals.
 func (s *Stack) Stats() StackStats {
-	t := s.st.Stats().TCP
+	t, u := s.st.Stats().TCP, s.st.Stats().UDP
 	return StackStats{
 		TCPActiveOpens:      t.ActiveConnectionOpenings.Value(),
 		TCPPassiveOpens:     t.PassiveConnectionOpenings.Value(),
@@ -333,5 +334,6 @@ func (s *Stack) Stats() StackStats {
 		TCPFastRecoveries:   t.FastRecovery.Value() + t.SACKRecovery.Value(),
 		TCPResetsSent:       t.ResetsSent.Value(),
 		TCPResetsReceived:   t.ResetsReceived.Value(),
+		UDPBadChecksums:     u.ChecksumErrors.Value(),
 	}
 }

@@ -79,8 +79,8 @@ func (d *daemon) failsInWords(t *testing.T) {
 		word  string
 		op    int
 		after int // a Write goes before it
-	}{{"write", write, 1}, {"send", send, 0}, {"read", read, 0}, {"atomic", swap, 0}, {"atomic", add, 0},
-		{"request", read, 1}} {
+	}{{"write", write, 1}, {"send", send, 0}, {"read", read, 0}, {"atomic", swap, 0},
+		{"atomic", add, 0}, {"request", read, 1}} {
 		t.Run(fmt.Sprint(c.word, c.op, " invalidate"), func(t *testing.T) {
 			d.fails(t, "key", fmt.Sprintf("vrnic0 %s invalidate after %d", c.word, c.after),
 				"VT_OP", c.op)

@@ -110,7 +110,7 @@ var badPaths = []struct {
 var (
 	resent    = []string{"rcvd_seq_err", "completer_retry_err"}
 	again     = []string{"duplicate_request"}
-	wrongICRC = []string{"drop_bad_icrc"}
+	wrongICRC = []string{"drop_bad_icrc", "drop_bad_checksum"}
 	cnps      = []string{"ecn_marked", "cnps_sent", "cnps_handled"}
 )
 
@@ -206,7 +206,7 @@ func TestImpairments(t *testing.T) {
 				for _, what := range strings.Fields(saw) {
 					if names := seen[what]; names != nil && !slices.ContainsFunc(names,
 						func(n string) bool { return q.counted(n) > before[n] }) {
-						t.Errorf("none of %v has moved", names)
+						t.Errorf("none of %v has moved: %+v", names, r.impairment)
 					}
 				}
 				if tt.least != nil && r.took < tt.least(r.octets) {

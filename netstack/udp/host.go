@@ -313,9 +313,12 @@ func (h *Host) Receive(f *frame.Frame, p *frame.Packet, d *ethswitch.Delivery, u
 	}
 	n := int(binary.BigEndian.Uint16(udp[4:]))
 	// What is for one address and has come in a frame to many is somebody's trick.
-	if n < headerLen || n > p.End-p.L4 || !q.Group && !unicast || !mayAnswer(q.Src) ||
-		!f.ChecksumsValidOrNone(p) {
+	if n < headerLen || n > p.End-p.L4 || !q.Group && !unicast || !mayAnswer(q.Src) {
 		return true // lost
+	}
+	if !f.ChecksumsValidOrNone(p) {
+		h.cfg.Stack.Stats().UDP.ChecksumErrors.Increment() // gVisor counts those of its own sockets there
+		return true
 	}
 	q.Batch = d
 	if one != nil {

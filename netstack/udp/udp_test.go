@@ -233,6 +233,9 @@ func TestReceive(t *testing.T) {
 			t.Errorf("%s: %v comes up, want %v", c.name, got, c.want)
 		}
 	}
+	if n := r.stack.Stats().UDPBadChecksums; n != 3 {
+		t.Errorf("%d datagrams had wrong checksums, want 3", n)
+	}
 	mac := r.stack.MAC()
 	tagged := slices.Insert(r.frame(mac, v4), 12, 0x81, 0, 0, 1)
 	other := mac

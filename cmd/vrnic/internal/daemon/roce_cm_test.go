@@ -154,8 +154,8 @@ func TestRoCEStat(t *testing.T) {
 	for _, k := range []string{"duplicate_request", "out_of_seq_request", "rcvd_rnr_err",
 		"send_rnr_err", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err",
 		"completer_retry_err", "send_err", "bad_pkey", "bad_qkey", "drop_unknown_qp",
-		"drop_foreign_peer", "drop_bad_icrc", "drop_full", "ecn_marked", "cnps_sent", "cnps_handled",
-		"cm_refused"} {
+		"drop_foreign_peer", "drop_bad_icrc", "drop_bad_checksum", "drop_full", "ecn_marked",
+		"cnps_sent", "cnps_handled", "cm_refused"} {
 		if n, ok := got["dev rocep0"][k].(float64); !ok || n != 0 {
 			t.Errorf("%s is %v, want 0", k, got["dev rocep0"][k])
 		}

@@ -134,9 +134,8 @@ func (d *device) stat(i *vnic.DevInfo) DevStat {
 	row := DevStat{Kind: "dev", Dev: d.spec.Name, Counters: &i.Counters, Counts: &directly}
 	if d.roce() {
 		row.roceStat = newRoCEStat(i)
-	} else {
-		d.station.Stat(&row)
 	}
+	d.station.Stat(&row)
 	return row
 }
 
@@ -304,7 +303,8 @@ type roceStat struct {
 	UnknownQP    uint64 `json:"drop_unknown_qp"` // for a QP that is not there, or takes none yet
 	ForeignPeer  uint64 `json:"drop_foreign_peer"`
 	BadICRC      uint64 `json:"drop_bad_icrc"`
-	Full         uint64 `json:"drop_full"` // for a QP for which too many waited
+	BadChecksum  uint64 `json:"drop_bad_checksum"` // UDP's; of an address of the host the kernel counts
+	Full         uint64 `json:"drop_full"`         // for a QP for which too many waited
 	ECNMarked    uint64 `json:"ecn_marked"`
 	CNPsSent     uint64 `json:"cnps_sent"`
 	CNPsHandled  uint64 `json:"cnps_handled"`

@@ -116,6 +116,10 @@ func (s stackStation) Reaches(remote netip.Addr) int {
 func (s stackStation) Route() func(netip.Addr) (netip.Addr, error) { return nil }
 
 func (s stackStation) Stat(row *DevStat) {
+	if row.roceStat != nil {
+		row.BadChecksum = s.stack.Stats().UDPBadChecksums
+		return
+	}
 	row.tcpStat, row.sctpStat = newTCPStat(s.stack.Stats()), newSCTPStat(s.SCTP())
 }
 
@@ -181,6 +185,9 @@ func (s hostStation) OpenUDP(at netip.AddrPort, receive func(netip.AddrPort, []b
 }
 
 func (s hostStation) Stat(row *DevStat) {
+	if row.roceStat != nil {
+		return
+	}
 	row.tcpStat = newHostTCPStat(s.TCP().Stats())
 	if sctp := s.SCTP(); sctp != nil {
 		row.sctpStat = newSCTPStat(sctp)

@@ -223,6 +223,7 @@ var counters = map[string]series{
 	"drop_unknown_qp":        of(drops, "unknown_qp"),
 	"drop_foreign_peer":      of(drops, "foreign_peer"),
 	"drop_bad_icrc":          of(drops, "bad_icrc"),
+	"drop_bad_checksum":      of(drops, "bad_checksum"),
 	"drop_full":              of(drops, "full"),
 	"ecn_marked":             of(ecn),
 	"cnps_sent":              of(cnps, "out"),

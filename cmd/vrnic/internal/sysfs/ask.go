@@ -71,7 +71,8 @@ func (d *device) portCounters() map[string]uint64 {
 		"port_rcv_data":     (d.hw["received_octets"] + d.hw["read_octets"]) / 4,
 		"port_xmit_packets": sent,
 		"port_rcv_packets":  received,
-		"port_rcv_errors":   d.hw["drop_bad_icrc"] + d.hw["sctp_bad_checksums"],
+		"port_rcv_errors": d.hw["drop_bad_icrc"] + d.hw["drop_bad_checksum"] +
+			d.hw["sctp_bad_checksums"],
 	}
 }
 

@@ -54,7 +54,7 @@ func twoKinds() *fake {
 		},
 		"stat": {
 			`{"kind":"dev","dev":"roce0","sent_octets":400,"served_octets":8,"received_octets":12,` +
-				`"sent_pkts":7,"rcvd_pkts":9,"drop_bad_icrc":2}`,
+				`"sent_pkts":7,"rcvd_pkts":9,"drop_bad_icrc":2,"drop_bad_checksum":5}`,
 			`{"kind":"cm","dev":"roce0","cm_rx_msgs_req":3,"cm_tx_retries_sidr_req":4}`,
 			`{"kind":"dev","dev":"vrnic0"}`, // whose totals this user is not told
 			`{"kind":"port","port":"tap0","rx_frames":1}`,
@@ -101,7 +101,7 @@ func TestTree(t *testing.T) {
 		roce + "ports/1/pkeys/0":                  "0xffff",
 		roce + "ports/1/counters/port_xmit_data":  "102",
 		roce + "ports/1/counters/port_rcv_data":   "3",
-		roce + "ports/1/counters/port_rcv_errors": "2",
+		roce + "ports/1/counters/port_rcv_errors": "7",
 		roce + "ports/1/hw_counters/sent_pkts":    "7",
 		roce + "ports/1/hw_counters/lifespan":     "1000",
 		roce + "ports/1/cm_rx_msgs/req":           "3",
