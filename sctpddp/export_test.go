@@ -21,5 +21,8 @@ func SetAssoc(s *Session, a Association) { s.assoc = a }
 
 // Held is how many octets of its budget m has in use, and Asked how many sessions wait for an
 // answer.
-func Held(m *Mux) int64  { return m.pool.all - m.pool.left.Load() }
-func Asked(m *Mux) int64 { return m.pool.asked.Load() }
+func Held(m *Mux) int64 {
+	b := m.pool.(*budget)
+	return b.all - b.left.Load()
+}
+func Asked(m *Mux) int { return m.pool.Asked() }

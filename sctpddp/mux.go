@@ -35,6 +35,11 @@ type Config struct {
 	// that, so that its stream can be used again, and one whose Initiate has been overtaken for the
 	// Initiate; 0: 5 s.
 	Linger time.Duration
+
+	// Budget is what bounds the octets that are held; nil: one of HoldAll octets.
+	Budget Budget `json:"-"`
+	// Journal hears of all that is done with the Mux and its Sessions; nil: nobody does.
+	Journal Journal `json:"-"`
 }
 
 const (
@@ -60,10 +65,11 @@ type Mux struct {
 	waiting []uint16
 	waits   map[uint16]bool // those
 	lingers []lingering     // oldest first
-	pool    budget
+	pool    Budget
 	idle    time.Time // since when there is no session; zero: there is one
 	down    bool
 	stats   MuxStats
+	journal Journal // hears of calls; nil: nobody does, or one is under way
 }
 
 // A lingering stream has a session that was released before the peer's Terminate came, or had one.
@@ -83,6 +89,24 @@ type MuxStats struct {
 // NewMux begins DDP on an association. It fails, wrapping ErrNoDDP, if the peer does not speak it;
 // the association is the caller's to abort then. iwarp.ErrConfig.
 func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
+	b := cfg.Budget
+	if b == nil {
+		b = newBudget(cfg.HoldAll)
+	}
+	j := cfg.Journal
+	if j == nil {
+		return newMux(a, b, cfg, now)
+	}
+	a, b = j.Around(a, b)
+	j.Begin(&Call{Kind: CallNew, Now: now, Config: &cfg})
+	m, err := newMux(a, b, cfg, now)
+	if j.End(&Result{Err: err}) && m != nil {
+		m.journal = j
+	}
+	return m, err
+}
+
+func newMux(a Association, b Budget, cfg Config, now time.Time) (*Mux, error) {
 	if err := CheckIndication(a.PeerAdaptation()); err != nil {
 		return nil, err
 	}
@@ -93,7 +117,7 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	if cfg.Start, err = cfg.Start.WithDefaults(); err != nil {
 		return nil, err
 	}
-	for v, d := range map[*int]int{&cfg.HoldSession: defaultHoldSession, &cfg.HoldAll: defaultHoldAll,
+	for v, d := range map[*int]int{&cfg.HoldSession: defaultHoldSession,
 		&cfg.Allowance: defaultAllowance} {
 		if *v <= 0 {
 			*v = d
@@ -109,13 +133,10 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 		cfg.Linger = defaultLinger
 	}
 	out, in := a.Streams()
-	m := &Mux{
-		assoc: a, cfg: cfg, n: min(out, in), sessions: map[uint16]*Session{},
+	return &Mux{
+		assoc: a, pool: b, cfg: cfg, n: min(out, in), sessions: map[uint16]*Session{},
 		lost: map[uint16]bool{}, used: map[uint16]bool{}, waits: map[uint16]bool{}, idle: now,
-	}
-	m.pool.all = int64(cfg.HoldAll)
-	m.pool.left.Store(m.pool.all)
-	return m, nil
+	}, nil
 }
 
 // Streams is how many DDP streams there are: numbers 0 to Streams()-1.
@@ -137,7 +158,10 @@ func (m *Mux) Sessions(f func(*Session)) {
 func (m *Mux) add(id uint16, start iwarp.StartConfig) *Session {
 	s := &Session{id: id, assoc: m.assoc, start: start, allowance: m.cfg.Allowance,
 		opaque: m.cfg.Opaque}
-	s.in.limit, s.in.pool = m.cfg.HoldSession, &m.pool
+	s.in.limit, s.in.pool = m.cfg.HoldSession, m.pool
+	if j := m.cfg.Journal; j != nil {
+		s.assoc, s.in.pool = j.Around(m.assoc, m.pool)
+	}
 	m.sessions[id], m.used[id] = s, true
 	m.idle = time.Time{}
 	m.stats.Sessions++
@@ -169,7 +193,16 @@ func (m *Mux) remove(s *Session) {
 // Open asks the peer for a session on a free stream. It is the caller's until Release. The result
 // comes as an event: EventAccepted, EventRejected, EventRefused or EventFailed. ErrNoStream,
 // ErrDown, iwarp.ErrConfig, iwarp.ErrPrivateData.
-func (m *Mux) Open(cfg iwarp.StartConfig, privateData []byte) (*Session, error) {
+func (m *Mux) Open(cfg iwarp.StartConfig, privateData []byte) (s *Session, err error) {
+	if m.journal != nil {
+		start := cfg
+		m.noted(&Call{Kind: CallOpen, Start: &start, PrivateData: privateData}, func(r *Result) {
+			s, err = m.Open(cfg, privateData)
+			m.noteGiven(s)
+			r.Err = err
+		})
+		return s, err
+	}
 	if m.down {
 		return nil, ErrDown
 	}
@@ -186,8 +219,19 @@ func (m *Mux) Open(cfg iwarp.StartConfig, privateData []byte) (*Session, error) 
 }
 
 // OpenOn is Open on a given stream. ErrNoStream: it does not exist, or is not free.
-func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Session, error) {
-	cfg, err := cfg.WithDefaults()
+func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (s *Session,
+	err error) {
+	if m.journal != nil {
+		start := cfg
+		m.noted(&Call{Kind: CallOpenOn, Stream: id, Start: &start, PrivateData: privateData},
+			func(r *Result) {
+				s, err = m.OpenOn(id, cfg, privateData)
+				m.noteGiven(s)
+				r.Err = err
+			})
+		return s, err
+	}
+	cfg, err = cfg.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +251,7 @@ func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Ses
 	case int(id) >= m.n || !m.free(id):
 		return nil, ErrNoStream
 	}
-	s := m.add(id, cfg)
+	s = m.add(id, cfg)
 	s.active, s.enhanced = true, enhanced
 	s.setState(StateInitiating)
 	s.queue(c)
@@ -221,6 +265,13 @@ func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Ses
 // Input takes a message that has come in. It goes to the session of its stream: also to one that
 // has another owner, who must be the caller then (see Session).
 func (m *Mux) Input(now time.Time, msg Message) {
+	// To one that is given out it is a call of that one.
+	if m.journal != nil && !m.gaveOut(msg.Stream) {
+		said := msg
+		m.noted(&Call{Kind: CallMuxInput, Now: now, Message: &said},
+			func(*Result) { m.Input(now, msg) })
+		return
+	}
 	if m.down {
 		m.stats.Ignored++
 		return
@@ -257,7 +308,7 @@ func (m *Mux) Input(now time.Time, msg Message) {
 	case was == StateAsked && s.state != StateAsked:
 		m.requests = slices.DeleteFunc(m.requests, func(r *Session) bool { return r == s })
 	case was == StateAsked || s.state != StateAsked:
-	case m.pool.asked.Load() > int64(m.cfg.Backlog):
+	case m.pool.Asked() > m.cfg.Backlog:
 		// "When a DDP Stream Session Initiate cannot be forwarded to the ULP due to such a limit, the
 		// adaptation layer MUST respond with a DDP Stream Session Terminate message." RFC 5043, 5.2.3.
 		m.stats.Refused++
@@ -268,11 +319,23 @@ func (m *Mux) Input(now time.Time, msg Message) {
 	m.settle(now, s)
 }
 
+func (m *Mux) gaveOut(stream uint16) bool {
+	s := m.sessions[stream]
+	return s != nil && !s.own
+}
+
 // Request gives out a session that the peer asks for. It is the caller's until Release, to be
 // answered with Accept, Reject or Refuse.
 func (m *Mux) Request() (s *Session, ok bool) {
 	if len(m.requests) == 0 {
 		return nil, false
+	}
+	if m.journal != nil {
+		m.noted(&Call{Kind: CallRequest}, func(*Result) {
+			s, ok = m.Request()
+			m.noteGiven(s)
+		})
+		return s, ok
 	}
 	s = m.requests[0]
 	m.requests = m.requests[1:]
@@ -285,6 +348,12 @@ func (m *Mux) Request() (s *Session, ok bool) {
 // abandoned. What still has to be said is said by Step.
 func (m *Mux) Release(now time.Time, s *Session) {
 	if m.sessions[s.id] != s {
+		return
+	}
+	s.journal = nil
+	if m.journal != nil {
+		m.noted(&Call{Kind: CallRelease, Now: now, Session: s, Asked: s.assoc},
+			func(*Result) { m.Release(now, s) })
 		return
 	}
 	s.own, s.sink, s.discard = true, nil, true
@@ -338,6 +407,10 @@ func (m *Mux) Step(now time.Time) {
 	if m.down {
 		return
 	}
+	if m.journal != nil && m.due(now) {
+		m.noted(&Call{Kind: CallMuxStep, Now: now}, func(*Result) { m.Step(now) })
+		return
+	}
 	waiting := m.waiting
 	m.waiting = nil
 	for _, id := range waiting {
@@ -363,6 +436,13 @@ func (m *Mux) Step(now time.Time) {
 		m.down = true
 		m.assoc.Shutdown()
 	}
+}
+
+// due says whether Step has anything to do.
+func (m *Mux) due(now time.Time) bool {
+	d, ok := m.Deadline()
+	return len(m.waiting) > 0 || len(m.lingers) > 0 && !now.Before(m.lingers[0].until) ||
+		len(m.sessions) == 0 && m.idle.IsZero() || ok && !now.Before(d)
 }
 
 // Deadline is when Step has to be called at the latest.
@@ -400,6 +480,10 @@ func (m *Mux) Lost(kind LossKind, err error) {
 
 // Down says that the association has ended.
 func (m *Mux) Down() {
+	if m.journal != nil {
+		m.noted(&Call{Kind: CallDown}, func(*Result) { m.Down() })
+		return
+	}
 	m.down = true
 	m.requests = nil
 	m.waiting, m.lingers = nil, nil
@@ -408,5 +492,5 @@ func (m *Mux) Down() {
 
 func (m *Mux) String() string {
 	return fmt.Sprintf("streams=%d sessions=%d asked=%d lost=%d", m.n, len(m.sessions),
-		m.pool.asked.Load(), len(m.lost))
+		m.pool.Asked(), len(m.lost))
 }

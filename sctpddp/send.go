@@ -73,6 +73,14 @@ func (s *Session) Unacked() int { return s.out.ids.acked(s.assoc.Acked()) }
 // 0 and nil: not now; try again when something was acknowledged or has come in. ErrTooLong,
 // ErrState, or an error of src or the association.
 func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
+	if s.journal != nil {
+		c := &Call{Kind: CallWriteFrom, Source: src}
+		s.noted(c, func(r *Result) {
+			n, err = s.WriteFrom(c.Source)
+			r.N, r.Err = n, err
+		})
+		return n, err
+	}
 	if s.out.closed || s.state != StateOpen && s.state != StatePeerClosed {
 		return 0, fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
@@ -97,6 +105,14 @@ func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
 // MULPDU is the length of the longest segment to be cut from now on. It changes with the paths; ask
 // before each segment.
 func (s *Session) MULPDU() int {
+	if s.journal != nil {
+		was := s.out.mulpdu
+		s.noted(&Call{Kind: CallMULPDU}, func(r *Result) {
+			r.N = s.MULPDU()
+			r.Idle = r.N == was
+		})
+		return s.out.mulpdu
+	}
 	s.out.mulpdu = MULPDU(s.assoc.MaxPayload())
 	return s.out.mulpdu
 }
@@ -151,6 +167,9 @@ func (s *Session) Pending() bool { return len(s.out.controls) > 0 }
 // Step sends control messages as far as possible. An error is the association's.
 func (s *Session) Step() error {
 	o := &s.out
+	if s.journal != nil && s.Pending() {
+		return s.notedError(&Call{Kind: CallStep}, s.Step)
+	}
 	for len(o.controls) > 0 {
 		c := &o.controls[0]
 		if o.segment != nil && len(o.controls) == 1 {
@@ -179,15 +198,22 @@ func (s *Session) Step() error {
 // Accept opens the session that was asked for. cfg is what this connection wants and can; the
 // result, also of Params, is what came out. The Accept goes out with Step; segments may follow at
 // once. ErrState, iwarp.ErrConfig, iwarp.ErrPrivateData.
-func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (iwarp.Params, error) {
+func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (p iwarp.Params, err error) {
+	if s.journal != nil {
+		start := cfg
+		s.noted(&Call{Kind: CallAccept, Start: &start, PrivateData: privateData}, func(r *Result) {
+			p, err = s.Accept(cfg, privateData)
+			r.Err = err
+		})
+		return p, err
+	}
 	if s.state != StateAsked {
 		return iwarp.Params{}, fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
-	cfg, err := cfg.WithDefaults()
-	if err != nil {
+	if cfg, err = cfg.WithDefaults(); err != nil {
 		return iwarp.Params{}, err
 	}
-	p := iwarp.Params{Revision: 1, IRD: cfg.IRD, ORD: cfg.ORD, PeerIRD: iwarp.NotNegotiated,
+	p = iwarp.Params{Revision: 1, IRD: cfg.IRD, ORD: cfg.ORD, PeerIRD: iwarp.NotNegotiated,
 		PeerORD: iwarp.NotNegotiated, PrivateData: s.request.PrivateData}
 	c := Control{Function: FuncAccept, PrivateData: append([]byte(nil), privateData...)}
 	if s.enhanced {
@@ -206,6 +232,10 @@ func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (iwarp.Param
 
 // Reject refuses the request, for the program. ErrState, iwarp.ErrPrivateData.
 func (s *Session) Reject(privateData []byte) error {
+	if s.journal != nil {
+		return s.notedError(&Call{Kind: CallReject, PrivateData: privateData},
+			func() error { return s.Reject(privateData) })
+	}
 	if s.state != StateAsked {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
@@ -224,6 +254,9 @@ func (s *Session) Reject(privateData []byte) error {
 // Refuse refuses the request with a Terminate: nothing above has seen it, or could do with it.
 // ErrState.
 func (s *Session) Refuse() error {
+	if s.journal != nil {
+		return s.notedError(&Call{Kind: CallRefuse}, s.Refuse)
+	}
 	if s.state != StateAsked {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
@@ -252,6 +285,9 @@ func (s *Session) refuse(f Function, privateData []byte) {
 // own Terminate comes: EventClosed. A request that is not answered is withdrawn. Then Step, until
 // Pending says no.
 func (s *Session) Close() error {
+	if s.journal != nil {
+		return s.notedError(&Call{Kind: CallClose}, s.Close)
+	}
 	switch s.state {
 	case StateClosing, StateWithdrawing, StateOver, StateFailed:
 		return nil
@@ -280,6 +316,9 @@ func (s *Session) Close() error {
 // Abort is Close for a program that is gone: what was not sent yet is not sent any more, but for
 // the Terminate.
 func (s *Session) Abort() error {
+	if s.journal != nil {
+		return s.notedError(&Call{Kind: CallAbort}, s.Abort)
+	}
 	if s.state == StateFailed {
 		return nil
 	}
@@ -293,6 +332,10 @@ func (s *Session) Abort() error {
 // Abandon gives the session up: the peer did not answer, or did not end it, in time. What can still
 // be said of that is sent; the stream is not used again.
 func (s *Session) Abandon() {
+	if s.journal != nil {
+		s.noted(&Call{Kind: CallAbandon}, func(*Result) { s.Abandon() })
+		return
+	}
 	if s.state != StateOver && s.state != StateFailed {
 		s.fail(ErrAbandoned)
 	}

@@ -64,6 +64,8 @@ type Session struct {
 	discard bool // segments are for nobody: the session was closed before it had a Sink
 
 	out sender
+
+	journal Journal // hears of calls; nil: nobody does, or one is under way
 }
 
 // A Request is what an active side asks for.
@@ -102,6 +104,14 @@ func (s *Session) Event() (ev Event, ok bool) {
 	if len(s.events) == 0 {
 		return ev, false
 	}
+	if s.journal != nil {
+		s.noted(&Call{Kind: CallEvent}, func(r *Result) {
+			ev, ok = s.Event()
+			told := ev
+			r.Event = &told
+		})
+		return ev, ok
+	}
 	ev = s.events[0]
 	s.events = s.events[1:]
 	return ev, true
@@ -113,6 +123,11 @@ func (s *Session) emit(k EventKind, pd []byte, err error) {
 
 // Input takes a message for the session's stream. Faults end the session; see Err.
 func (s *Session) Input(m Message) {
+	if s.journal != nil {
+		said := m
+		s.noted(&Call{Kind: CallInput, Message: &said}, func(*Result) { s.Input(m) })
+		return
+	}
 	s.stats.In++
 	if !m.Unordered {
 		s.stats.Ordered++
@@ -251,6 +266,10 @@ func (s *Session) take(ppid uint32, data []byte, size int) {
 // Resume goes on with what is held; call it when a receive buffer was posted, or the Sink has
 // failed.
 func (s *Session) Resume() {
+	if s.journal != nil {
+		s.noted(&Call{Kind: CallResume}, func(*Result) { s.Resume() })
+		return
+	}
 	if s.state != StateFailed {
 		s.drain()
 	}
@@ -434,6 +453,10 @@ func (s *Session) negotiationFailed(err error) {
 // FailNegotiation ends a session that has just been accepted for a fault of this end: RFC 6581,
 // section 9.3. It takes the place of Attach. ErrState.
 func (s *Session) FailNegotiation(err error) error {
+	if s.journal != nil {
+		return s.notedError(&Call{Kind: CallFailNegotiation, Err: err},
+			func() error { return s.FailNegotiation(err) })
+	}
 	if s.state != StateOpen || !s.active || s.sink != nil || s.out.next > 1 {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
@@ -490,6 +513,10 @@ func begins(m Message) bool {
 // Attach gives the segments of the session to sink, those that wait first. ErrState: the session
 // was not accepted.
 func (s *Session) Attach(sink Sink) error {
+	if s.journal != nil {
+		c := &Call{Kind: CallAttach, Sink: sink}
+		return s.notedError(c, func() error { return s.Attach(c.Sink) })
+	}
 	open := s.state == StateOpen || s.state == StateClosing || s.state == StatePeerClosed
 	if !open || s.discard || s.sink != nil {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
@@ -501,6 +528,13 @@ func (s *Session) Attach(sink Sink) error {
 
 // Lost ends the session with its association. Nothing is sent.
 func (s *Session) Lost(kind LossKind, err error) {
+	if s.journal != nil {
+		if s.gone() {
+			return
+		}
+		s.noted(&Call{Kind: CallLost, Loss: kind, Err: err}, func(*Result) { s.Lost(kind, err) })
+		return
+	}
 	told := s.state == StateFailed || s.state == StateOver
 	s.setState(StateFailed)
 	s.blocked = false
@@ -511,4 +545,10 @@ func (s *Session) Lost(kind LossKind, err error) {
 	}
 	s.err = &LostError{kind, err}
 	s.emit(EventLost, nil, s.err)
+}
+
+// gone says that Lost would change nothing.
+func (s *Session) gone() bool {
+	return s.state == StateFailed && !s.blocked && s.in.ring == nil && s.in.free == nil &&
+		s.out.closed && !s.Pending() && s.out.segment == nil
 }

@@ -114,9 +114,9 @@ func (s *Session) setState(to State) {
 	}
 	switch {
 	case to == StateAsked:
-		s.in.pool.asked.Add(1)
+		s.in.pool.Ask(1)
 	case s.state == StateAsked:
-		s.in.pool.asked.Add(-1)
+		s.in.pool.Ask(-1)
 	}
 	s.state = to
 }

@@ -27,14 +27,36 @@ const ppidBad = 0
 // heldLen is what an entry counts for against the budgets, about its size in memory.
 const heldLen = 72
 
-// A budget is what the sessions of an association share, whoever their owners are.
+// A Budget is what the sessions of an association share, whoever their owners are: several may call
+// it at once.
+type Budget interface {
+	// Take takes that many octets to hold; false: there are no more. Give gives them back.
+	Take(octets int) bool
+	Give(octets int)
+	// Scarce says that half of it is in use.
+	Scarce() bool
+	// Ask counts the requests of a peer that are not answered, and Asked says how many there are.
+	Ask(more int)
+	Asked() int
+}
+
+// A budget is the one that a Mux has if nobody says.
 type budget struct {
 	all   int64        // octets that may be held
 	left  atomic.Int64 // of these
 	asked atomic.Int64 // sessions in StateAsked
 }
 
-func (b *budget) take(n int) bool {
+func newBudget(octets int) *budget {
+	if octets <= 0 {
+		octets = defaultHoldAll
+	}
+	b := &budget{all: int64(octets)}
+	b.left.Store(b.all)
+	return b
+}
+
+func (b *budget) Take(n int) bool {
 	if b.left.Add(int64(-n)) >= 0 {
 		return true
 	}
@@ -42,10 +64,10 @@ func (b *budget) take(n int) bool {
 	return false
 }
 
-func (b *budget) give(n int) { b.left.Add(int64(n)) }
-
-// scarce says that half of it is in use.
-func (b *budget) scarce() bool { return b.left.Load() < b.all/2 }
+func (b *budget) Give(n int)   { b.left.Add(int64(n)) }
+func (b *budget) Scarce() bool { return b.left.Load() < b.all/2 }
+func (b *budget) Ask(n int)    { b.asked.Add(int64(n)) }
+func (b *budget) Asked() int   { return int(b.asked.Load()) }
 
 // A ring of freeEntries is every session's own; what is beyond that is in the budget. One of up to
 // keptEntries is kept for the next time, unless there is little left for others.
@@ -66,7 +88,7 @@ type window struct {
 	high  int // all of them are below next+high
 	bytes int // octets in buf of all
 	limit int // of bytes
-	pool  *budget
+	pool  Budget
 	free  [][]byte // buffers to use again
 }
 
@@ -86,7 +108,7 @@ func (w *window) reserve(d int) bool {
 	for size <= d {
 		size <<= 1
 	}
-	if !w.pool.take(ringCost(size) - ringCost(len(w.ring))) {
+	if !w.pool.Take(ringCost(size) - ringCost(len(w.ring))) {
 		return false
 	}
 	ring := make([]held, size)
@@ -106,7 +128,7 @@ func (w *window) put(d int, ppid uint32, data []byte, keep int) bool {
 	if keep <= len(e.hdr) && keep < len(data) {
 		e.n = uint8(copy(e.hdr[:], data[:keep]))
 	} else {
-		if w.bytes+keep > w.limit || !w.pool.take(keep) {
+		if w.bytes+keep > w.limit || !w.pool.Take(keep) {
 			return false
 		}
 		w.bytes += keep
@@ -143,7 +165,7 @@ func (w *window) drop(e *held) {
 		return
 	}
 	w.bytes -= len(e.buf)
-	w.pool.give(len(e.buf))
+	w.pool.Give(len(e.buf))
 	if len(w.free) < freeBuffers {
 		w.free = append(w.free, e.buf)
 	}
@@ -164,14 +186,14 @@ func (w *window) pop() {
 	}
 	w.head = (w.head + 1) & (len(w.ring) - 1)
 	w.high--
-	if w.high == 0 && (len(w.ring) > keptEntries || len(w.ring) > freeEntries && w.pool.scarce()) {
+	if w.high == 0 && (len(w.ring) > keptEntries || len(w.ring) > freeEntries && w.pool.Scarce()) {
 		w.shrink()
 	}
 }
 
 // shrink gives the ring back, which must be empty.
 func (w *window) shrink() {
-	w.pool.give(ringCost(len(w.ring)))
+	w.pool.Give(ringCost(len(w.ring)))
 	w.ring, w.head, w.high = nil, 0, 0
 }
 

@@ -21,13 +21,14 @@ var replayFlag = flag.Uint64("replay", 6, "programs of TestReplay, from -seed on
 func TestReplay(t *testing.T) {
 	repeatable(t)
 	octets, engines, calls := 0, make(map[string]int), make(map[string]int)
-	wanted := []string{record.SCTPEndpoint, record.Connection, record.StartUp, record.ConnManager}
+	overSCTPOnly := []string{record.SCTPEndpoint, record.DDPStreams, record.DDPSession}
+	wanted := append(overSCTPOnly, record.Connection, record.StartUp, record.ConnManager)
 	end := *seedFlag + *replayFlag
 	last := end + 1000 // few programs are over SCTP, and one is wanted
 	lacks := func(kind string) bool { return calls[kind] < 100 }
 	for seed := *seedFlag; seed < end || seed < last && slices.ContainsFunc(wanted, lacks); seed++ {
 		o := options(seed, 3000)
-		if seed >= end && o.path != overSCTP && !slices.ContainsFunc(wanted[1:], lacks) {
+		if seed >= end && o.path != overSCTP && !slices.ContainsFunc(wanted[len(overSCTPOnly):], lacks) {
 			continue
 		}
 		var b bytes.Buffer

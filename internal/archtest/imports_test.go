@@ -98,7 +98,7 @@ var layers = map[string][]string{
 		"roce/packet", module + "vnic"},
 
 	"vnic/record": {std, module + "iwarp", module + "rdma", module + "roce", module +
-		"netstack/sctp"},
+		"netstack/sctp", module + "sctpddp"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
@@ -136,7 +136,7 @@ var layers = map[string][]string{
 		module + "vnic/internal/datagram", module + "vnic/internal/link", module + "vnic/internal/mem",
 		module + "vnic/internal/stats", module + "vnic/internal/wqe", module + "vnic/record"},
 	"vnic/internal/session": {std, module + "iwarp", module + "roi", module + "sctpddp",
-		module + "vnic/internal/llp"},
+		module + "vnic/internal/llp", module + "vnic/record"},
 	"vnic/internal/gsi": {std, module + "roce", module + "vnic/internal/datagram", module +
 		"vnic/record"},
 	"vnic/internal/cm": {std, module + "iwarp", module + "rdma", module + "roi", module + "roce",

@@ -5,18 +5,20 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/roce/cm"
 )
 
 // About says what of a recording is about one queue pair: beside its own engines the start-up of
-// its connection, and what the connection manager and SCTP of its device have done for that. A QP
-// may share an association with others.
+// its connection, and what the connection manager, SCTP and DDP's streams of its device have done
+// for that. A QP may share an association with others, and have a stream of it after them.
 type About struct {
 	subjects map[uint64]bool
 	objects  map[object]bool // connections, associations and messages
 	ports    map[ports]bool  // of associations
+	streams  map[object]bool // of DDP, on one
 }
 
 // An object is one of an engine that has many.
@@ -30,7 +32,8 @@ type ports struct {
 
 // ReadAbout reads a recording, as far as it goes.
 func ReadAbout(in *Reader, qpn uint32) (*About, error) {
-	a := &About{subjects: map[uint64]bool{}, objects: map[object]bool{}, ports: map[ports]bool{}}
+	a := &About{subjects: map[uint64]bool{}, objects: map[object]bool{}, ports: map[ports]bool{},
+		streams: map[object]bool{}}
 	associations := map[object]ports{}
 	messages := map[object]uint64{} // the association of each
 	for {
@@ -80,6 +83,9 @@ func ReadAbout(in *Reader, qpn uint32) (*About, error) {
 // own notes what is the queue pair's alone, and between which ports its connection is.
 func (a *About) own(s *Subject) {
 	a.subjects[s.ID] = true
+	if s.DDP != nil {
+		a.streams[object{s.DDP.Streams, uint64(s.DDP.Stream)}] = true
+	}
 	local, err := netip.ParseAddrPort(s.Local)
 	remote, e := netip.ParseAddrPort(s.Remote)
 	if err == nil && e == nil && s.Transport == "sctp" {
@@ -134,6 +140,9 @@ func (a *About) Has(rec *Record) bool {
 func (a *About) step(s *Subject, call Op, step *Step) bool {
 	var number uint64
 	switch op := step.Op; {
+	case s.Kind == DDPStreams:
+		i := slices.Index(op.info().args, "stream")
+		return i >= 0 && a.streams[object{s.ID, step.Args[i]}]
 	case op == opTold:
 		number = step.arg("conn")
 	case op == opSCTPEvent:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/sctpddp"
 )
 
 // Two runs of a program never agree in times, in numbers of queue pairs, in keys and addresses, nor
@@ -164,8 +165,14 @@ func (r *Run) step(id uint64, at time.Duration, s *Step, octets bool, call func(
 		say(laneReceived, "%d octets, immediate data %#x: %v", a[2], a[5], rdma.WCStatus(a[3]))
 	case opEnded:
 		say(laneFailed, "%s", s.Text)
-	case opStarted:
+	case opStarted, opAgreed:
 		say(laneStarted, "%s", s.Text)
+	case opDDPEvent:
+		switch k := sctpddp.EventKind(a[0]); k {
+		case sctpddp.EventClosed, sctpddp.EventLost: // which of them hangs on who is first
+		default:
+			say(laneManaged, "%v %s", k, s.Text)
+		}
 	case opTold:
 		r.addTo(r.connection(object{id, a[1] | a[3] | a[4]}), laneManaged, thing{at: at,
 			words: fmt.Sprintf("%d, reason %d, status %d", a[0], a[13], a[14])})

@@ -8,17 +8,17 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/roce"
 )
 
-// magic begins a file. One of version 1, with oldMagic, is read as well: less of it is played.
-const (
-	magic    = "vrnic recording 2\n"
-	oldMagic = "vrnic recording 1\n"
-)
+// magic begins a file. Those of earlier versions are read as well: less of them is played.
+const magic = "vrnic recording 3\n"
+
+var oldMagics = []string{"vrnic recording 1\n", "vrnic recording 2\n"}
 
 // A Meta says what a recording is of.
 type Meta struct {
@@ -36,8 +36,12 @@ const (
 	ConnManager = "connection manager"
 	// SCTPEndpoint is the engine of a device's associations.
 	SCTPEndpoint = "sctp"
-	QueuePair    = "qp"      // what becomes of its requests
-	Session      = "session" // calls of a program
+	// DDPStreams is the engine of DDP's streams on an association of SCTP, and DDPSession that of a
+	// session on one of them.
+	DDPStreams = "DDP streams"
+	DDPSession = "DDP session"
+	QueuePair  = "qp"      // what becomes of its requests
+	Session    = "session" // calls of a program
 )
 
 // A Subject is what records are about.
@@ -58,6 +62,7 @@ type Subject struct {
 	Start     *Start       `json:"start,omitempty"`
 	UD        *UD          `json:"ud,omitempty"`
 	CM        *CM          `json:"cm,omitempty"`
+	DDP       *DDPOf       `json:"ddp,omitempty"`
 
 	// Of a session.
 	Program string `json:"program,omitempty"`
@@ -91,6 +96,15 @@ func (s *Subject) String() string {
 		return fmt.Sprintf("%s, %s from %s to %s", s.name(), s.Transport, s.Local, s.Remote)
 	case SCTPEndpoint:
 		return s.name() + ", SCTP"
+	case DDPStreams:
+		return fmt.Sprintf("%s, DDP's streams from %s to %s", s.name(), s.Local, s.Remote)
+	case DDPSession:
+		of := s.DDP
+		if of == nil {
+			of = new(DDPOf)
+		}
+		return fmt.Sprintf("%s, DDP session %d, on stream %d from %s to %s", s.name(), of.Number,
+			of.Stream, s.Local, s.Remote)
 	case ConnManager:
 		return s.name() + ", connection manager"
 	case DatagramQP:
@@ -149,7 +163,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	switch _, err := io.ReadFull(f.in, head); {
 	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, err
-	case (string(head) == magic || string(head) == oldMagic) && err == nil:
+	case (string(head) == magic || slices.Contains(oldMagics, string(head))) && err == nil:
 	case len(head) > 0 && string(head[:len(magic)-2]) == magic[:len(magic)-2]:
 		return nil, fmt.Errorf("the recording is of another version (%q): replay it with the vrnic that "+
 			"made it", head[:len(head)-1])

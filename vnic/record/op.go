@@ -1,6 +1,10 @@
 package record
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/vrnic/vrnic/sctpddp"
+)
 
 // An Op says what a Step is.
 type Op uint8
@@ -146,6 +150,51 @@ const (
 	opSCTPPacket
 	opSCTPEvent
 
+	// Calls of a sctpddp.Mux and of its Sessions, in the order of sctpddp.CallKind.
+	opDDP
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	_
+	// What they have asked for, and what has come of them.
+	opAdaptation
+	opStreams
+	opGiven
+	opSourceLen
+	opSource
+	opDDPSend
+	opDDPDrop
+	opDDPAcked
+	opMaxPayload
+	opDDPShutdown
+	opTake
+	opScarce
+	opAsked
+	opDDPAhead
+	opDDPSegment
+	opDDPFail
+	opDDPEvent
+	opDDPState
+	opAgreed
+
 	numOps
 )
 
@@ -169,6 +218,7 @@ const (
 	startEngine
 	managerEngine
 	sctpEngine
+	ddpEngine
 )
 
 var opInfos = func() (t [numOps]opInfo) {
@@ -289,6 +339,55 @@ var opInfos = func() (t [numOps]opInfo) {
 	def(opSCTPPacket, "sends", "df encap", "ot", a)
 	def(opSCTPEvent, "tells", "event association acked inbound path message stream ssn ppid tsn "+
 		"unordered missing octets local remote", "t", a)
+
+	const d = ddpEngine
+	for kind, form := range [...]struct{ name, args, has string }{
+		sctpddp.CallNew:      {"NewMux", "now", "tc"},
+		sctpddp.CallOpen:     {"Open", "", "otc"},
+		sctpddp.CallOpenOn:   {"OpenOn", "stream", "otc"},
+		sctpddp.CallMuxInput: {"Input", "now stream ppid missing unordered", "oc"},
+		sctpddp.CallRequest:  {"Request", "", "c"},
+		sctpddp.CallRelease:  {"Release", "now number stream", "c"},
+		sctpddp.CallMuxStep:  {"Step", "now", "c"},
+		sctpddp.CallDown:     {"Down", "", "c"},
+
+		sctpddp.CallInput:           {"Input", "stream ppid missing unordered", "oc"},
+		sctpddp.CallWriteFrom:       {"WriteFrom", "", "c"},
+		sctpddp.CallStep:            {"Step", "", "c"},
+		sctpddp.CallMULPDU:          {"MULPDU", "", "c"},
+		sctpddp.CallEvent:           {"Event", "", "c"},
+		sctpddp.CallAttach:          {"Attach", "", "c"},
+		sctpddp.CallResume:          {"Resume", "", "c"},
+		sctpddp.CallAccept:          {"Accept", "", "otc"},
+		sctpddp.CallReject:          {"Reject", "", "oc"},
+		sctpddp.CallRefuse:          {"Refuse", "", "c"},
+		sctpddp.CallFailNegotiation: {"FailNegotiation", "err!", "tc"},
+		sctpddp.CallClose:           {"Close", "", "c"},
+		sctpddp.CallAbort:           {"Abort", "", "c"},
+		sctpddp.CallAbandon:         {"Abandon", "", "c"},
+		sctpddp.CallLost:            {"Lost", "kind err!", "tc"},
+	} {
+		def(opDDP+Op(kind), form.name, form.args, form.has, d)
+	}
+	def(opAdaptation, "PeerAdaptation", "code! present", "", d)
+	def(opStreams, "Streams", "out in", "", d)
+	def(opGiven, "gives out", "number stream state recorded", "t", d)
+	def(opSourceLen, "Len", "octets", "", d)
+	def(opSource, "Read", "", "o", d)
+	def(opDDPSend, "sends", "stream ppid id err!", "ot", d)
+	def(opDDPDrop, "Drop", "stream n", "", d)
+	def(opDDPAcked, "Acked", "id", "", d)
+	def(opMaxPayload, "MaxPayload", "octets", "", d)
+	def(opDDPShutdown, "Shutdown", "", "", d)
+	def(opTake, "Take", "octets ok", "", d)
+	def(opScarce, "Scarce", "yes", "", d)
+	def(opAsked, "Asked", "n", "", d)
+	def(opDDPAhead, "Ahead", "keep", "o", d)
+	def(opDDPSegment, "Segment", "size err!", "ot", d)
+	def(opDDPFail, "Fail", "cause!", "t", d)
+	def(opDDPEvent, "tells", "event err!", "ot", d)
+	def(opDDPState, "is", "state", "t", d)
+	def(opAgreed, "agrees on", "", "t", d)
 	return t
 }()
 

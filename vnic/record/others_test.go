@@ -30,6 +30,7 @@ func others(t testing.TB) []byte {
 		datagrams(t, r)
 		managers(t, r)
 		associate(t, r, 9)
+		streams(t, r)
 	})
 }
 
@@ -478,6 +479,9 @@ func TestAbout(t *testing.T) {
 		4:  {StartUp: 4},     // the Responder's, before that is known, too
 		20: {ConnManager: 6}, // who asks
 		21: {ConnManager: 6}, // who accepts
+		// Who asks, and who accepts, with the association.
+		40: {DDPSession: 12, DDPStreams: 2, SCTPEndpoint: 5},
+		41: {DDPSession: 12, DDPStreams: 2, SCTPEndpoint: 5},
 		10: {DatagramQP: 3}, 99: {},
 	} {
 		got := map[string]int{}

@@ -11,6 +11,7 @@ type Player struct {
 	began time.Time
 	conns map[uint64]*conn
 	sink  lastRecord // of all: one call is played at a time
+	held  int        // octets, by what plays DDP's sessions
 }
 
 // NewPlayer plays a recording of m.
@@ -36,7 +37,7 @@ type conn struct {
 	sink   *lastRecord
 	at     time.Duration
 	calls  int
-	broken bool // it differs, or could not be made
+	broken *bool // it differs, or could not be made, or another one that has to do with it
 }
 
 // An engine is one that is recorded, and whose calls are made by Steps.
@@ -59,14 +60,14 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 		return false, nil, err
 	}
 	c := p.conns[s.ID]
-	if c == nil || c.broken || rec.Lost || rec.Steps[0].Op == OpBelongs {
+	if c == nil || *c.broken || rec.Lost || rec.Steps[0].Op == OpBelongs {
 		return false, nil, nil
 	}
 	c.calls++
 	c.at = rec.At
 	is, err := c.play(rec.Steps)
 	if err != nil {
-		c.broken = true
+		*c.broken = true
 		return false, nil, fmt.Errorf("%v, call %d: %w", s, c.calls, err)
 	}
 	for i := range max(len(rec.Steps), len(is)) {
@@ -78,7 +79,7 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 			d.Is = is[i]
 		}
 		if !d.Was.equal(&d.Is) {
-			c.broken = true
+			*c.broken = true
 			return true, d, nil
 		}
 	}
@@ -87,19 +88,19 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 
 // open makes the engine of s.
 func (p *Player) open(s *Subject) (*conn, error) {
-	c := &conn{sink: &p.sink}
+	c := &conn{sink: &p.sink, broken: new(bool)}
 	c.rec = &Recorder{to: c.sink, began: p.began, now: func() time.Duration { return c.at }}
 	t := &Tape{r: c.rec, about: *s}
-	err := c.make(t, s)
-	c.broken = err != nil
+	err := p.make(c, t, s)
 	if err != nil {
+		*c.broken = true
 		err = fmt.Errorf("%v: %w", s, err)
 	}
 	return c, err
 }
 
-// make makes the engine, recorded by t.
-func (c *conn) make(t *Tape, s *Subject) (err error) {
+// make makes the engine of c, recorded by t.
+func (p *Player) make(c *conn, t *Tape, s *Subject) (err error) {
 	defer caught(&err)
 	switch {
 	case s.IWARP != nil:
@@ -112,6 +113,10 @@ func (c *conn) make(t *Tape, s *Subject) (err error) {
 		c.engine = newDatagramPlayer(t, s.UD, &c.script)
 	case s.Kind == SCTPEndpoint:
 		c.engine = newSCTPPlayer(t, &c.script)
+	case s.Kind == DDPStreams:
+		c.engine = newDDPPlayer(t, c, &p.held)
+	case s.DDP != nil:
+		c.engine, err = newSessionPlayer(t, c, p.conns[s.DDP.Streams], s.DDP)
 	case s.CM != nil:
 		c.engine, err = newManagerPlayer(t, s.CM, &c.script)
 	case s.Start != nil:

@@ -143,6 +143,14 @@ func (t *Tape) off() bool {
 	return true
 }
 
+// offer opens it for what peers begin; false: there is no room.
+func (t *Tape) offer() bool {
+	var ok bool
+	t.id, ok = t.r.offer(t.about)
+	t.dead = !ok
+	return ok
+}
+
 // belongs says of which queue pair the connection is, which was not known when it began.
 func (t *Tape) belongs(qpn uint32) {
 	if t.off() {
@@ -186,6 +194,9 @@ func (t *Tape) done(n uint64, octets []byte, err error) {
 	}
 	t.inner--
 }
+
+// drop ends a call that is not recorded.
+func (t *Tape) drop() { t.inner-- }
 
 // Requests records what becomes of requests of queue pair qpn of dev. It is a vnic.RequestWatcher.
 func (r *Recorder) Requests(dev string, qpn uint32) *Requests {

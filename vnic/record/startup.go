@@ -33,10 +33,8 @@ type startUp struct {
 
 // open begins to record, if there is room.
 func (s *startUp) open(of *Start) {
-	var ok bool
 	s.t.about.Kind, s.t.about.Start = StartUp, of
-	s.t.id, ok = s.t.r.offer(s.t.about)
-	s.t.dead = !ok
+	s.t.offer()
 }
 
 // end ends a call, and says once what has come of the start-up.

@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce/packet"
+	"github.com/vrnic/vrnic/sctpddp"
 )
 
 // A Text has records in words.
@@ -129,6 +130,8 @@ func (w *wire) what(call, s *Step) []string {
 		return packetText(s.Octets)
 	case opSCTP + Op(sctp.CallInput), opSCTPPacket:
 		return []string{sctp.Describe(s.Octets)}
+	case opDDP + Op(sctpddp.CallMuxInput), opDDP + Op(sctpddp.CallInput), opDDPSend:
+		return []string{sctpddp.Describe(uint32(s.arg("ppid")), s.Octets)}
 	case opManager, opSentMAD:
 		return madText(s.Octets)
 	case opReceiveDatagram:

@@ -93,7 +93,7 @@ func New(cfg Config) *Manager {
 			*d = math.MaxInt64 / 2
 		}
 	}
-	return &Manager{cfg: cfg, net: newNetwork(cfg.Network)}
+	return &Manager{cfg: cfg, net: newNetwork(cfg.Network), assocs: session.Pool{Tape: cfg.Tape}}
 }
 
 // A UserConfig says what a user of a device may have.

@@ -22,9 +22,9 @@ func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *
 		use = session.ROI
 	}
 	st, err := m.assocs.Open(ctx, m.net.sctp, &session.Call{
-		Local: id.Local().Addr(), Remote: id.Remote(), Use: use, Start: id.user.startConfig(p),
-		PrivateData: p.PrivateData,
-		Connect:     m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
+		QPN: a.qp.Num(), Local: id.Local().Addr(), Remote: id.Remote(), Use: use,
+		Start: id.user.startConfig(p), PrivateData: p.PrivateData,
+		Connect: m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
 	})
 	if err != nil {
 		id.fail(a, connectFailed(err))
@@ -50,7 +50,8 @@ func (l *acceptor) acceptAssociation(as session.Association) session.Handler {
 		m.cfg.Log.Warn("association refused: its peer has too many", "remote", as.RemoteAddr())
 		return nil
 	}
-	in := &session.Incoming{Listener: l, Nth: n, Ended: func() { m.admit.removeAssociation(key) }}
+	in := &session.Incoming{Listener: l, Nth: n, Ended: func() { m.admit.removeAssociation(key) },
+		Tape: m.cfg.Tape}
 	return in.Accept(as)
 }
 
@@ -133,6 +134,7 @@ func (r *sessionRequest) acceptNow(*Attempt, rdma.ConnParam) (done bool, err err
 
 func (r *sessionRequest) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error {
 	p = a.id.overlaid(p)
+	r.st.Belongs(a.qp.Num())
 	params, err := r.st.Accept(a.id.user.startConfig(p), p.PrivateData)
 	if err != nil {
 		return fmt.Errorf("accept over SCTP: %w", err)

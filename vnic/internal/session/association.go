@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/sctpddp"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // An Association is an SCTP association with a peer that speaks DDP, as a Network gives it. Its
@@ -49,11 +50,12 @@ type Handler interface {
 // others. QPs of all users of the device share it. Its lock is below none, and has Stream.mu below
 // it; neither is held while a Listener or who owns a Stream is called.
 type association struct {
-	in  *Incoming     // of one that the peer has set up; nil: we have
-	out *Pool         // of one that we have set up
-	key key           // in out
-	use Use           // what its sessions carry
-	up  chan struct{} // closed once it is up, or has failed
+	in   *Incoming                     // of one that the peer has set up; nil: we have
+	out  *Pool                         // of one that we have set up
+	key  key                           // in out
+	use  Use                           // what its sessions carry
+	tape func(qpn uint32) *record.Tape // as Pool.Tape
+	up   chan struct{}                 // closed once it is up, or has failed
 
 	mu       sync.Mutex
 	a        Association        // guarded by mu until up is closed
@@ -100,14 +102,15 @@ type Listener interface {
 // An Incoming describes an association that a peer has set up.
 type Incoming struct {
 	Listener Listener
-	Nth      int    // it is the peer's Nth, counted from 1
-	Ended    func() // called once, when it is over
+	Nth      int                           // it is the peer's Nth, counted from 1
+	Ended    func()                        // called once, when it is over
+	Tape     func(qpn uint32) *record.Tape // as that of a Pool
 }
 
 // Accept begins DDP on a; nil: it was refused, and is over.
 func (in *Incoming) Accept(a Association) Handler {
 	as := newAssociation()
-	as.in = in
+	as.in, as.tape = in, in.Tape
 	as.use = useOf(a)
 	if as.established(a) != nil {
 		in.Ended()
@@ -133,6 +136,9 @@ func (as *association) established(a Association) error {
 	if in := as.in; in != nil {
 		cfg.HoldAll, cfg.Backlog, cfg.Start = holdOf(in.Nth), in.Listener.Backlog(),
 			in.Listener.StartConfig()
+	}
+	if j := as.journal(a); j != nil {
+		cfg.Journal = j
 	}
 	as.mu.Lock()
 	mux, err := sctpddp.NewMux(as.use.of(a), cfg, time.Now())
@@ -163,6 +169,19 @@ func (as *association) established(a Association) error {
 	return nil
 }
 
+// journal records the sessions of a from its beginning on; nil: nobody wants that.
+func (as *association) journal(a Association) *record.DDP {
+	if as.tape == nil {
+		return nil
+	}
+	t := as.tape(0) // it is of many queue pairs
+	if t == nil {
+		return nil
+	}
+	t.Between("sctp", a.LocalAddr().String(), a.RemoteAddr().String())
+	return record.NewDDP(t)
+}
+
 // open begins a session on a free stream. sctpddp.ErrNoStream, ErrDown: another association is
 // needed.
 func (as *association) open(c *Call) (*Stream, error) {
@@ -171,6 +190,7 @@ func (as *association) open(c *Call) (*Stream, error) {
 	var st *Stream
 	if err == nil {
 		st = as.giveLocked(s)
+		st.Belongs(c.QPN)
 	}
 	as.mu.Unlock()
 	as.a.Flush()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/sctpddp"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 // A Network sets associations up.
@@ -29,6 +30,10 @@ type Network interface {
 // A Pool has the associations that a device has set up, for the connections to a peer to share. The
 // zero value is ready.
 type Pool struct {
+	// Tape records what is of no queue pair yet, for which it is asked with 0; nil, both: nobody wants
+	// that.
+	Tape func(qpn uint32) *record.Tape
+
 	mu  sync.Mutex
 	all map[key][]*association // +checklocks:mu
 }
@@ -42,6 +47,7 @@ type key struct {
 
 // A Call is a request for a session.
 type Call struct {
+	QPN         uint32 // that of who asks
 	Local       netip.Addr
 	Remote      netip.AddrPort
 	Use         Use
@@ -120,7 +126,7 @@ func (p *Pool) association(ctx context.Context, n Network, k key, i int) (as *as
 		p.mu.Lock() // it has left the pool
 	}
 	as = newAssociation()
-	as.out, as.key, as.use = p, k, k.use
+	as.out, as.key, as.use, as.tape = p, k, k.use, p.Tape
 	if p.all == nil {
 		p.all = map[key][]*association{}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/sctpddp"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
+	"github.com/vrnic/vrnic/vnic/record"
 )
 
 var _ llp.Stream = (*Stream)(nil)
@@ -357,6 +358,13 @@ func (st *Stream) Flush() { st.as.a.Flush() }
 
 // Params is what the two ends have agreed on, once the session is open.
 func (st *Stream) Params() iwarp.Params { return st.s.Params() }
+
+// Belongs says of which queue pair st is.
+func (st *Stream) Belongs(qpn uint32) {
+	if j, ok := st.s.Journal().(*record.DDP); ok {
+		j.Belongs(qpn)
+	}
+}
 
 // Use is what the association is for.
 func (st *Stream) Use() Use { return st.as.use }
