@@ -245,7 +245,9 @@ func TestReplayOthers(t *testing.T) {
 	}
 	all := strings.Join(o.lines, "\n")
 	for _, want := range []string{"start-up begins: QP 3 of vrnic0", "QP 11 of rocep1: Receive", "RTU",
-		"SIDRREP", "COOKIE ECHO", "tells event=1 "} {
+		"SIDRREP", "COOKIE ECHO", "tells event=1 ",
+		"DDP session begins: vrnic0, DDP session 1, on stream", "vrnic1, DDP: Accept ",
+		"vrnic0, DDP: Open ", "QP 41 of vrnic1, DDP: Input ", "; ssn=0 Enhanced Initiate p2p=true"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not shown", want)
 		}

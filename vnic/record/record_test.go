@@ -587,6 +587,24 @@ func TestManyStartUps(t *testing.T) {
 	}
 }
 
+// What earlier versions have written is read, and what a later one has is not.
+func TestVersions(t *testing.T) {
+	b := sample(t, messages()...)
+	want := play(b).calls
+	for version := range byte(6) {
+		b[len(magic)-2] = '0' + version
+		o := play(b)
+		switch {
+		case version >= 1 && version <= magic[len(magic)-2]-'0':
+			if !errors.Is(o.err, io.EOF) || o.calls != want {
+				t.Errorf("version %d: %v, %d calls of %d", version, o.err, o.calls, want)
+			}
+		case o.err == nil || !strings.Contains(o.err.Error(), "of another version"):
+			t.Errorf("version %d: %v", version, o.err)
+		}
+	}
+}
+
 // A copy has as much as it may, and an end.
 func TestCopy(t *testing.T) {
 	b := sample(t, messages()...)

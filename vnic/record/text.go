@@ -84,8 +84,11 @@ func (rec *Record) idle() bool {
 
 // short is how a line begins that is about s.
 func (s *Subject) short() string {
-	if s.Kind == Session {
+	switch s.Kind {
+	case Session:
 		return fmt.Sprintf("%q (%d)", s.Program, s.PID)
+	case DDPStreams, DDPSession: // whose calls have names that those of others have
+		return s.name() + ", DDP"
 	}
 	return s.name()
 }

@@ -98,6 +98,7 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := record.NewPlayer(in.Meta)
+			var sessions []*record.Subject
 			conns, played, setUp, things := 0, 0, make(map[string]int), make(map[record.Op]int)
 			for {
 				rec, err := in.Next()
@@ -118,6 +119,8 @@ func TestRecord(t *testing.T) {
 					played++
 				case rec.Opened && rec.Subject.Kind == record.Connection:
 					conns++
+				case rec.Opened && rec.Subject.Kind == record.DDPSession:
+					sessions = append(sessions, rec.Subject)
 				}
 				for i := range rec.Steps {
 					things[rec.Steps[i].Op]++
@@ -125,6 +128,11 @@ func TestRecord(t *testing.T) {
 			}
 			if conns != 2 || played < 10*conns {
 				t.Errorf("%d calls of %d connections are played, want those of 2", played, conns)
+			}
+			for _, s := range sessions {
+				if s.QPN == 0 {
+					t.Errorf("%v is of no queue pair", s)
+				}
 			}
 			for kind, least := range tt.setUp {
 				if setUp[kind] < least {
