@@ -27,6 +27,9 @@ var recordings = []struct {
 	{"rping over SCTP", false, jobOf(job{server: "rping -s -a ADDR -p PORT -C 5", client: "rping -c " +
 		"-a ADDR -p PORT -C 5", env: []string{"VRNIC_CM=transport=sctp"}}), []string{
 		recording.SCTPEndpoint, recording.DDPStreams, recording.DDPSession}},
+	{"ucmatose over SCTP", false, jobOf(job{server: "ucmatose -b ADDR -p PORT -c 10",
+		client: "ucmatose -s ADDR -p PORT -c 10", env: []string{"VRNIC_CM=transport=sctp"}}),
+		[]string{recording.DDPStreams, recording.DDPSession}},
 	{"rping on RoCE", true, jobOf(job{server: "rping -s -a ADDR -p PORT -C 5", client: "rping -c " +
 		"-a ADDR -p PORT -C 5"}), []string{recording.ConnManager}},
 	{"ucmatose on RoCE", true, jobOf(job{server: "ucmatose -b ADDR -p PORT -c 10",
