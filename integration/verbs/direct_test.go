@@ -69,6 +69,16 @@ func TestDirectMany(t *testing.T) {
 	}
 }
 
+// Of many on one CQ each may stop sending (IBV_QPS_SQD) and go on, amid the traffic of all: nothing
+// of it goes meanwhile, what comes is taken, and nothing is lost.
+func TestDirectManyPause(t *testing.T) {
+	top := directOn(t, roceA, "user")
+	top.runC(t, "many", "pauses")
+	if n, _ := top.counter("direct_sends"); n < 1000 {
+		t.Errorf("%v Sends were direct", n)
+	}
+}
+
 // Of memory that is lent Writes, Reads and atomic operations go directly, too, and nothing else is
 // different.
 func TestDirectLent(t *testing.T) {

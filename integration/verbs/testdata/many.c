@@ -194,29 +194,37 @@ static int poll_some(uint32_t k, int n)
 	return got;
 }
 
-static bool is_drained(void)
+/* All has come, but what the end that pauses has sent. */
+static bool is_drained(const struct end *pauses)
 {
 	uint32_t i, k;
 
 	for (k = 0; k < 2; k++)
 		for (i = 0; i < qps; i++) {
-			struct end *e = &sides[k].ends[i];
+			const struct end *e = &sides[k].ends[i], *peer = &sides[!k].ends[i];
 
-			if (e->over != e->sent || e->got != (ended[i] ? e->posted : sides[!k].ends[i].sent))
+			if (e != pauses && e->over != e->sent)
+				return false;
+			if (peer != pauses && e->got != (ended[i] ? e->posted : peer->sent))
 				return false;
 		}
 	return true;
 }
 
-static void drain(void)
+static void drain_but(const struct end *pauses)
 {
 	uint64_t until = vt_now_ms() + VT_PATIENCE;
 
-	while (!is_drained()) {
+	while (!is_drained(pauses)) {
 		CHECK(vt_now_ms() < until);
 		poll_some(0, 8);
 		poll_some(1, 8);
 	}
+}
+
+static void drain(void)
+{
+	drain_but(NULL);
 	CHECK(!poll_some(0, 8) && !poll_some(1, 8));
 }
 
@@ -263,10 +271,16 @@ static void thousand(void)
 	close_all();
 }
 
+static void move_to(struct end *e, enum ibv_qp_state to)
+{
+	struct ibv_qp_attr attr = { .qp_state = to };
+
+	CHECK_EQ(ibv_modify_qp(e->id->qp, &attr, IBV_QP_STATE), 0);
+}
+
 /* Some of them come to an end amid the traffic, and all that is posted there is flushed. */
 static void errors(void)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	uint32_t n, i;
 
 	open_all(60);
@@ -275,11 +289,42 @@ static void errors(void)
 		step();
 		if (n % 500 == 499) {
 			i = n / 500;
-			CHECK_EQ(ibv_modify_qp(sides[n % 2].ends[i].id->qp, &attr, IBV_QP_STATE), 0);
+			move_to(&sides[n % 2].ends[i], IBV_QPS_ERR);
 			ended[i] = true;
 		}
 	}
 	drain();
+	close_all();
+}
+
+/* Each of some stops sending for a while, and takes what comes meanwhile. RoCE has that. */
+static void pauses(void)
+{
+	struct end *e;
+	uint32_t n, k, i;
+	int m;
+
+	open_all(60);
+	warm_up();
+	for (n = 0; n < 120; n++) {
+		k = n % 2;
+		i = n / 2;
+		for (m = 0; m < 50; m++)
+			step();
+		e = &sides[k].ends[i];
+		move_to(e, IBV_QPS_SQD);
+		for (m = 0; m < 50; m++)
+			step();
+		drain_but(e);
+		post(k, i);
+		send_one(!k, i);
+		post(!k, i);
+		send_one(k, i);
+		drain_but(e);
+		CHECK(e->over != e->sent);
+		move_to(e, IBV_QPS_RTS);
+		drain();
+	}
 	close_all();
 }
 
@@ -330,7 +375,8 @@ static void events(void)
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = {
-		{ "thousand", thousand }, { "errors", errors }, { "events", events }, { NULL, NULL },
+		{ "thousand", thousand }, { "errors", errors }, { "events", events },
+		{ "pauses", pauses }, { NULL, NULL },
 	};
 
 	return vt_main(argc, argv, cases);
