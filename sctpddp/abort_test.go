@@ -59,3 +59,68 @@ func TestAbort(t *testing.T) {
 		t.Errorf("a request has come: %v", s.State())
 	}
 }
+
+// A stream may have been another session's before, of which messages wait with SCTP: Abort takes
+// these back, too, and knows which were its own. A peer brings that about by ending a session whose
+// messages it does not take, and by beginning anew.
+func TestAbortBehindAnother(t *testing.T) {
+	for name, c := range map[string]struct {
+		end    string // of the session before, by the peer
+		accept bool   // the next one has sent something
+	}{
+		"over, nothing sent": {ctl(1, FuncTerminate, ""), false},
+		"over, accepted":     {ctl(1, FuncTerminate, ""), true},
+		"failed, nothing":    {ctl(1, FuncInitiate, ""), false},
+		"failed, accepted":   {ctl(1, FuncInitiate, ""), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peer, x := sctpddptest.NewPair(sctpddptest.Link{})
+			b := newEnd(t, x, Config{Backlog: 16})
+			before, _ := openPassive(t, peer, b)
+			x.ShutWindow()
+			writeText(t, before, "waits")
+			writeText(t, before, "waits, too")
+			inject(peer, 3, PPIDControl, c.end)
+			run(b)
+			if err := before.Close(); err != nil {
+				t.Fatal(err)
+			}
+			run(b)
+			b.Release(epoch, before)
+			b.Step(epoch)
+			inject(peer, 3, PPIDControl, ctl(0, FuncInitiate, ""))
+			run(b)
+			s, ok := b.Request()
+			if !ok {
+				t.Fatal("the peer's request has not come")
+			}
+			if c.accept {
+				if _, err := s.Accept(plain, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run(b)
+			inject(peer, 3, PPIDControl, ctl(1, FuncTerminate, ""))
+			run(b)
+			from := len(x.Log())
+			if err := s.Abort(); err != nil {
+				t.Fatal(err)
+			}
+			run(b)
+			if n := s.Unacked(); n != 1 {
+				t.Errorf("%d messages of the session are with SCTP, want its Terminate", n)
+			}
+			wantSent(t, x, from, "0:4")
+			x.OpenWindow()
+			take(peer)
+			if !s.Quiet() {
+				t.Errorf("it is %v, with %d messages", s.State(), s.Unacked())
+			}
+			b.Release(epoch, s)
+			b.Step(epoch)
+			if s = b.Session(3); s != nil {
+				t.Errorf("the stream still has a session that is %v", s.State())
+			}
+		})
+	}
+}

@@ -487,6 +487,11 @@ func (m *Mux) Down() {
 	m.down = true
 	m.requests = nil
 	m.waiting, m.lingers = nil, nil
+	for _, s := range m.sessions {
+		if s.own { // what others hold they give back when they hear of it
+			s.in.clear()
+		}
+	}
 	clear(m.sessions)
 }
 

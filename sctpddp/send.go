@@ -131,7 +131,9 @@ func (s *Session) queue(c Control) {
 // withdraw takes back what is not on its way yet. The numbers of these messages are free again, and
 // if the last message of all was among them it is to be sent once more.
 func (o *sender) withdraw(s *Session) {
-	n := s.assoc.Drop(s.id)
+	// What the stream's last session had waiting goes, too, and is none of these: it was before them,
+	// so that none of them is on its way then.
+	n := min(s.assoc.Drop(s.id), o.ids.len())
 	if n == 0 {
 		return
 	}
@@ -367,7 +369,10 @@ func (q *idQueue) push(id uint64) {
 	q.tail++
 }
 
-// dropLast drops the newest n, and gives the first of them.
+func (q *idQueue) len() int { return int(q.tail - q.head) }
+
+// dropLast drops the newest n, of at least one and no more than there are, and gives the first of
+// them.
 func (q *idQueue) dropLast(n int) (first uint64) {
 	q.tail -= uint32(n)
 	return q.ring[q.tail&uint32(len(q.ring)-1)]
@@ -378,7 +383,7 @@ func (q *idQueue) acked(id uint64) int {
 	for q.head != q.tail && q.ring[q.head&uint32(len(q.ring)-1)] <= id {
 		q.head++
 	}
-	return int(q.tail - q.head)
+	return q.len()
 }
 
 var _ io.Reader = (*numbered)(nil)

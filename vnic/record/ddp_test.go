@@ -361,16 +361,21 @@ func wander(t testing.TB, r *Recorder, seed uint64) {
 		}
 	}
 	for _, x := range e {
+		over := errors.New("it is over")
 		switch rng.IntN(3) {
 		case 0:
-			x.Lost(sctpddp.LossAbort, errors.New("it is over"))
+			x.Lost(sctpddp.LossAbort, over)
 		case 1:
 			x.Down()
+			for _, s := range x.given {
+				s.Lost(sctpddp.LossAbort, over)
+			}
 		default:
 			for _, s := range slices.Clone(x.given) {
 				x.release(s)
 			}
 			x.Step(x.now.Add(time.Minute))
+			x.Down()
 		}
 	}
 }
@@ -481,6 +486,9 @@ func TestReplayDDP(t *testing.T) {
 		o := play(b)
 		if !errors.Is(o.err, io.EOF) || len(o.diffs) > 0 || o.calls < 100 {
 			t.Fatalf("seed %d: %v, %q, %d calls", seed, o.err, o.diffs, o.calls)
+		}
+		if o.held != 0 {
+			t.Errorf("seed %d: %d octets are held behind the end of all", seed, o.held)
 		}
 		in, err := NewReader(bytes.NewReader(b))
 		if err != nil {

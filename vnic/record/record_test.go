@@ -136,6 +136,7 @@ type outcome struct {
 	lines []string
 	calls int
 	diffs []string
+	held  int // octets, by DDP's sessions, at the end
 	err   error
 }
 
@@ -154,7 +155,7 @@ func play(b []byte) (o outcome) {
 	for {
 		rec, err := in.Next()
 		if err != nil {
-			o.err = err
+			o.err, o.held = err, p.held
 			return o
 		}
 		o.lines = append(o.lines, text.Lines(&rec)...)

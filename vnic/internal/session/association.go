@@ -314,6 +314,8 @@ func (as *association) release(st *Stream) {
 	}
 	if as.loss == nil {
 		as.mux.Release(time.Now(), st.s)
+	} else {
+		st.s.Lost(as.loss.Kind, as.loss.Err) // it may not have heard, and holds nothing then
 	}
 	as.mu.Unlock()
 	for _, in := range left {
