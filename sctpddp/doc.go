@@ -23,7 +23,9 @@
 // It is pure: messages, calls and the time in; messages, events and the next deadline out. It
 // starts no goroutine, reads no clock and takes no lock. A Mux has one owner at a time, and so has
 // each Session: that of the Mux, until Open or Request hands it out, and again after Release. What
-// they share, the Association and a count of held octets, may be used by several owners at once.
+// they share, the Association and the Budget of held octets, may be used by several owners at once.
+//
+// A Journal, if there is one, hears of each call and of what came of it: enough to make them again.
 //
 // SCTP itself is elsewhere, and so are the timers of a session: how long an answer, or the peer's
 // Terminate, may take is its owner's to say (Abandon).

@@ -254,7 +254,7 @@ func (pd *PD) addQP(qp *QP) error {
 }
 
 // nameLocked gives qp a number. Of a QP of RoCE it is half of what a packet from anybody needs to
-// reach it: those cannot be guessed from one another. An adverse device has no other ones of iWARP.
+// reach it: those cannot be guessed from one another. So are those of iWARP on an adverse device.
 func (d *Device) nameLocked(qp *QP) (uint32, error) {
 	switch {
 	case d.roce != nil:

@@ -54,7 +54,7 @@ func TestDirectRandom(t *testing.T) {
 				n, _ := on.counter("direct_" + name)
 				all, _ := on.counter(name)
 				t.Logf("%v of %v %s were direct", n, all, name)
-				// What is not lent only the daemon can reach. A program or two may have none.
+				// What is not lent only the daemon can reach. Eight programs may have none.
 				if n == 0 && *directSeeds > 8 && (lent || name == "sends" || name == "immediates") {
 					t.Errorf("none of the %s was direct", name)
 				}

@@ -2,9 +2,12 @@ package verbs
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/integration/proctest"
 )
 
 // qperfTests are those of qperf that rdma_cm connects (-cm1). Its others, of UC and UD and of queue
@@ -23,7 +26,7 @@ const qperfTooEarly = "unexpected event from RDMA CM: Event rejected"
 var qperfOnItsOwn = []string{"rc_bw", "uc_bw", "ud_bw", "ud_lat"}
 
 // qperf runs a client by these words, of which PORT is a port, with a server of its own, and has
-// look look at how they ended.
+// look look at how it ended, while the server is there.
 func qperf(t *testing.T, top *topology, words string, look func(client, server *process)) {
 	for range 10 {
 		port := fmt.Sprint(nextPort.Add(1))
@@ -31,9 +34,12 @@ func qperf(t *testing.T, top *topology, words string, look func(client, server *
 		listensTCP(t, server)
 		client := top.client.in(t).start(strings.Fields(strings.ReplaceAll(words, "PORT", port))...)
 		_ = client.Wait(time.Minute) // look looks at how it ended
-		server.Kill()
-		if !strings.Contains(client.Output(), qperfTooEarly) {
+		early := strings.Contains(client.Output(), qperfTooEarly)
+		if !early {
 			look(client, server)
+		}
+		server.Kill()
+		if !early {
 			return
 		}
 	}
@@ -46,6 +52,8 @@ func qperfMeasures(name string) func(client, server *process) {
 		client.succeed(time.Minute, "^"+name+":$", `^ +(bw|latency|msg_rate) += +[1-9]`, "!failed")
 	}
 }
+
+var refusals = regexp.MustCompile("failed to modify QP|failed to create address handle")
 
 // Its server takes one name for the kernel's TCP and for rdma_cm, which 127.0.0.1 is on one device.
 func TestRoCEQperf(t *testing.T) {
@@ -63,11 +71,10 @@ func TestRoCEQperf(t *testing.T) {
 		runs = append(runs, roceRun{words: words, alone: true, more: ", refused", refused: true,
 			do: run(words, func(client, server *process) {
 				client.fail(time.Minute)
-				who := client // it says what has failed: the one that was first, or both
-				if strings.Contains(server.Output(), "failed") {
-					who = server
-				}
-				who.wantOutput("failed to modify QP|failed to create address handle")
+				// Who was first says so, and the other one that it hears no more.
+				proctest.Eventually(client.T, patience, "one of them is refused", func() bool {
+					return refusals.MatchString(client.Output() + server.Output())
+				})
 			})})
 	}
 	runRoCE(t, runs, "one device")

@@ -185,7 +185,7 @@ func (d *DDP) End(r *sctpddp.Result) (more bool) {
 		}
 	}
 	d.fresh = nil
-	return !d.t.dead
+	return !d.t.off() // nobody asks again: if so, it keeps no memory
 }
 
 // A ddpAsked is what a Mux, or one of its Sessions, asks: what that is, and what it is answered, is

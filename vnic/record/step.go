@@ -98,8 +98,12 @@ func (c *builder) step(op Op, octets []byte, text string, args ...uint64) {
 	}
 }
 
-// fewest is how many octets are not worth to be looked for.
-const fewest = 16
+// fewest is how many octets are worth to be looked for, and origins how many pieces of a record
+// are: a peer can have one call bring tens of thousands of messages.
+const (
+	fewest  = 16
+	origins = 64
+)
 
 // octets adds b as pieces: what the record has of the same memory, and was not written meanwhile,
 // is meant by where it stands. What is sent is made of several pieces that were read, one behind
@@ -128,7 +132,7 @@ func (c *builder) octets(b []byte) {
 		done = to
 	}
 	c.literal(b[done:])
-	if done == 0 && len(b) >= fewest {
+	if done == 0 && len(b) >= fewest && len(c.seen) < origins {
 		c.seen = append(c.seen, origin{b, at})
 	}
 }

@@ -297,6 +297,22 @@ static void errors(void)
 	close_all();
 }
 
+/* What was begun before SQD has ended. */
+static void wait_quiet(struct end *e)
+{
+	uint64_t until = vt_now_ms() + VT_PATIENCE;
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	do {
+		CHECK(vt_now_ms() < until);
+		poll_some(0, 8);
+		poll_some(1, 8);
+		CHECK_EQ(ibv_query_qp(e->id->qp, &attr, IBV_QP_STATE, &init), 0);
+		CHECK_EQ(attr.qp_state, IBV_QPS_SQD);
+	} while (attr.sq_draining);
+}
+
 /* Each of some stops sending for a while, and takes what comes meanwhile. RoCE has that. */
 static void pauses(void)
 {
@@ -322,6 +338,7 @@ static void pauses(void)
 		send_one(k, i);
 		drain_but(e);
 		CHECK(e->over != e->sent);
+		wait_quiet(e);
 		move_to(e, IBV_QPS_RTS);
 		drain();
 	}
