@@ -120,6 +120,7 @@ type stage struct {
 	t     *testing.T
 	roce  bool
 	lent  bool // the programs' memory
+	seen  bool // somebody has looked at the connection: it goes through the daemon's from then on
 	ends  [2]*end
 	port  string
 	watch io.Closer
@@ -272,6 +273,7 @@ func (s *stage) counters() map[string]float64 {
 }
 
 func (s *stage) open(st step) error {
+	s.seen = s.watch != nil
 	for i, e := range s.ends {
 		*e = end{process: e.process, conn: e.conn, from: e.from, depth: [2]int{st.size, st.at},
 			inline: st.n, one: st.how>>(2*i)&1 != 0, all: st.how>>(2*i)&2 != 0}
@@ -293,18 +295,21 @@ func (s *stage) open(st step) error {
 	return nil
 }
 
-// sync waits for all that completes. Where memory is not shared no Send is left to wait for a
-// receive: the daemon may have handed the connection over to a stream, without the direct path. A
-// Send is over when a stream has it, and what waits has answers to Reads wait behind it.
+// copies reports whether messages are copied from one memory to the other. Else the daemon may have
+// handed the connection over to a stream, without the direct path: a Send is over when that has it,
+// and what waits there for a receive has answers to Reads wait behind it.
+func (s *stage) copies() bool { return s.lent && !s.seen }
+
+// sync waits for all that completes. Where nothing is copied no Send is left to wait for a receive.
 func (s *stage) sync() error {
 	for {
 		for i, e := range s.ends {
 			s.flush(e)
-			if !s.lent {
+			if !s.copies() {
 				s.serve(s.ends[1-i], e)
 			}
 		}
-		if s.lent || len(s.ends[0].sent)+len(s.ends[1].sent) == 0 {
+		if s.copies() || len(s.ends[0].sent)+len(s.ends[1].sent) == 0 {
 			return s.await(true)
 		}
 		if err := s.await(false); err != nil {
@@ -443,7 +448,7 @@ func (s *stage) quiet() error {
 		if err := s.quietOf(i, e); err != nil {
 			return err
 		}
-		if s.lent {
+		if s.copies() {
 			continue
 		}
 		if err := s.sync(); err != nil {
@@ -486,6 +491,7 @@ func (s *stage) look(how int) (err error) {
 		s.watch = nil
 		return nil
 	}
+	s.seen = s.seen || how == 1 || how == 2
 	c, ctx := s.server.client, s.t.Context()
 	var conn *net.UnixConn
 	switch how {
@@ -559,7 +565,7 @@ func (s *stage) send(st step) error {
 	if st.how&howSolicited != 0 {
 		flags |= flagSolicited
 	}
-	if st.how&howFenced != 0 && s.lent { // on a stream the answer that it waits for may wait
+	if st.how&howFenced != 0 && s.copies() { // on a stream the answer that it waits for may wait
 		flags |= flagFence
 	}
 	if s.roce && (st.op == 'w' || st.op == 'r') { // as packets none of no octets is counted
@@ -665,7 +671,7 @@ func (s *stage) end(st step) error {
 	}
 	e, peer := s.ends[st.side], s.ends[1-st.side]
 	how := endings[st.how]
-	if !s.lent && st.how > 1 && how != "error" {
+	if !s.copies() && st.how > 1 && how != "error" {
 		how = "disconnect" // on a stream a request is over before the peer refuses it
 	}
 	if s.roce && how == "misaligned" {
