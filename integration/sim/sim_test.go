@@ -79,7 +79,7 @@ func TestSeed(t *testing.T) {
 }
 
 // TestRepeats: a seed gives the same each time, to the octet and the nanosecond. One in some 30
-// does not always, but again within a few runs: see the package's comment.
+// does not always, but again within a few runs, all but one in hundreds: see the package's comment.
 func TestRepeats(t *testing.T) {
 	repeatable(t)
 	n := uint64(4)
@@ -122,7 +122,7 @@ func TestRepeats(t *testing.T) {
 	if netstacktest.RaceEnabled {
 		most = int(n) // the race detector has the scheduler take goroutines in a random order
 	}
-	if len(unlike) > most || len(never) > 0 {
+	if len(unlike) > most || len(never) > int(n)/100 {
 		t.Errorf("%d of %d seeds are not the same twice: %v, in ten runs: %v", len(unlike), n, unlike,
 			never)
 	}

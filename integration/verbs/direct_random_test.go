@@ -54,8 +54,9 @@ func TestDirectRandom(t *testing.T) {
 				n, _ := on.counter("direct_" + name)
 				all, _ := on.counter(name)
 				t.Logf("%v of %v %s were direct", n, all, name)
-				// What is not lent only the daemon can reach. Eight programs may have none.
-				if n == 0 && *directSeeds > 8 && (lent || name == "sends" || name == "immediates") {
+				// What is not lent only the daemon can reach, and most immediate data are behind that. Eight
+				// programs may have none.
+				if n == 0 && *directSeeds > 8 && (lent || name == "sends") {
 					t.Errorf("none of the %s was direct", name)
 				}
 			}
