@@ -637,7 +637,10 @@ func TestDDPNoRoom(t *testing.T) {
 			c := r.Program("it", 1)
 			q := r.to.(*queue)
 			for range MaxWaiting >> 20 {
-				c.Call(3, 0, make([]byte, min(1<<20, max(MaxWaiting-len(q.b)-700, 1))), nil, "")
+				q.mu.Lock()
+				n := len(q.b)
+				q.mu.Unlock()
+				c.Call(3, 0, make([]byte, min(1<<20, max(MaxWaiting-n-700, 1))), nil, "")
 			}
 			if s, err := e[0].Open(plainStart, make([]byte, sctpddp.MaxPrivateData)); err == nil {
 				_ = s.Close()
