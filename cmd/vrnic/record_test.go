@@ -55,6 +55,19 @@ func TestRecordReplay(t *testing.T) {
 			}
 		}
 	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--qp", "3", three}, "--qp is for what --step shows"},
+		{[]string{"--step", "--qp", "999", three}, "there is no queue pair 999: "},
+		{[]string{"--no-octets", three}, "replay takes one recording, or two with --diff"},
+	} {
+		if status, stdout, stderr := vrnic(append([]string{"replay"}, tt.args...)...); status == 0 ||
+			!strings.Contains(stderr, tt.want) || stdout != "" {
+			t.Errorf("%q: status %d, %q, %s", tt.args, status, stderr, stdout)
+		}
+	}
 	// The program's exit status is what the recording ends with.
 	program := vrnicCommand(t, "ping", "--nonsense")
 	cmd := vrnicCommand(t, append([]string{"record", "--socket", socket, "-o",

@@ -21,6 +21,9 @@ type About struct {
 	streams  map[object]bool // of DDP, on one
 }
 
+// Empty reports whether the recording has nothing of that queue pair.
+func (a *About) Empty() bool { return len(a.subjects) == 0 }
+
 // An object is one of an engine that has many.
 type object struct{ engine, number uint64 }
 

@@ -127,6 +127,9 @@ func (t *Tools) replay(c *cli.Context) error {
 	if c.NArg() != 1 || c.Bool("no-octets") {
 		return t.Usage("replay takes one recording, or two with --diff")
 	}
+	if c.IsSet("qp") && !c.Bool("step") {
+		return t.Usage("--qp is for what --step shows")
+	}
 	f, err := os.Open(c.Args().First())
 	if err != nil {
 		return err
@@ -141,6 +144,10 @@ func (t *Tools) replay(c *cli.Context) error {
 	if qpn := uint32(c.Uint("qp")); p.steps && qpn != 0 {
 		if p.about, err = record.ReadAbout(in, qpn); err != nil {
 			return err
+		}
+		if p.about.Empty() {
+			return fmt.Errorf("there is no queue pair %d: `vrnic replay %s` tells which there are", qpn,
+				c.Args().First())
 		}
 		if in, err = again(f); err != nil {
 			return err
