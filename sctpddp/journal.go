@@ -84,16 +84,20 @@ type Result struct {
 // Journal is who hears of s; nil: nobody.
 func (s *Session) Journal() Journal { return s.journal }
 
-// noted makes a call of s, by f, which calls s again: then nobody hears of that.
-func (s *Session) noted(c *Call, f func(r *Result)) {
-	j := s.journal
-	s.journal = nil
+// note makes a call by f, which makes it again of the same: then nobody hears of that.
+func note(at *Journal, r Result, c *Call, f func(r *Result)) {
+	j := *at
+	*at = nil
 	j.Begin(c)
-	r := Result{Session: s}
 	f(&r)
 	if j.End(&r) {
-		s.journal = j
+		*at = j
 	}
+}
+
+// noted makes a call of s by f.
+func (s *Session) noted(c *Call, f func(r *Result)) {
+	note(&s.journal, Result{Session: s}, c, f)
 }
 
 // notedError is noted of a call that returns an error only.
@@ -105,17 +109,8 @@ func (s *Session) notedError(c *Call, f func() error) (err error) {
 	return err
 }
 
-// noted is as that of a Session.
-func (m *Mux) noted(c *Call, f func(r *Result)) {
-	j := m.journal
-	m.journal = nil
-	j.Begin(c)
-	var r Result
-	f(&r)
-	if j.End(&r) {
-		m.journal = j
-	}
-}
+// noted makes a call of m by f.
+func (m *Mux) noted(c *Call, f func(r *Result)) { note(&m.journal, Result{}, c, f) }
 
 // noteGiven is for what a noted call gives out; nil: nothing.
 func (m *Mux) noteGiven(s *Session) {

@@ -78,8 +78,12 @@ func TestSeed(t *testing.T) {
 	t.Logf("%v, seed %d: hash %x, %s", o.path, o.Seed, r.Hash, describe(r.Count))
 }
 
+// manyWays is a seed whose two ends repeat DREQs in the same nanoseconds, a dozen times: each time
+// the order is Go's.
+const manyWays = 427
+
 // TestRepeats: a seed gives the same each time, to the octet and the nanosecond. One in some 30
-// does not always, but again within a few runs, all but one in hundreds: see the package's comment.
+// does not always, but again within a few runs, all but manyWays: see the package's comment.
 func TestRepeats(t *testing.T) {
 	repeatable(t)
 	n := uint64(4)
@@ -122,7 +126,8 @@ func TestRepeats(t *testing.T) {
 	if netstacktest.RaceEnabled {
 		most = int(n) // the race detector has the scheduler take goroutines in a random order
 	}
-	if len(unlike) > most || len(never) > int(n)/100 {
+	never = slices.DeleteFunc(never, func(seed uint64) bool { return seed == manyWays })
+	if len(unlike) > most || len(never) > 0 {
 		t.Errorf("%d of %d seeds are not the same twice: %v, in ten runs: %v", len(unlike), n, unlike,
 			never)
 	}

@@ -102,12 +102,12 @@ func (r soakRound) bursts() bool { return strings.Contains(r.net, "burst") }
 // byBurst says that a program has ended so because of one: on RoCE its requests, and of iWARP the
 // questions after an address, three in three seconds, or TCP's SYN, sent again after 1, 2, 4 and
 // 8 s: the peer's request to connect, which the program waits for, has not come then.
-func (r soakRound) byBurst(output string) bool {
-	why := "no event of the connection manager"
+// TCP has given a connection up then.
+func (r soakRound) byBurst(output string, gaveUp bool) bool {
 	if r.onRoCE() {
-		why = "transport retries exceeded"
+		return r.bursts() && strings.Contains(output, "transport retries exceeded")
 	}
-	return r.bursts() && strings.Contains(output, why)
+	return r.bursts() && gaveUp && strings.Contains(output, "no event of the connection manager")
 }
 
 // mayFail says that the program may end with an error, though never with wrong octets.
@@ -215,6 +215,7 @@ func (d *daemon) soak(t *testing.T, r soakRound) string {
 	if r.record {
 		played = q.replayed(t)
 	}
+	failed := q.counted("tcp_failed_connects")
 	argv := []string{program, "exec"}
 	found := filepath.Join(t.TempDir(), "found")
 	if r.check {
@@ -236,7 +237,7 @@ func (d *daemon) soak(t *testing.T, r soakRound) string {
 		ended = "killed"
 	case r.mayFail():
 		ended = "by a fault"
-	case r.byBurst(p.Output()):
+	case r.byBurst(p.Output(), q.counted("tcp_failed_connects") > failed):
 		ended = "by a burst"
 	default:
 		t.Errorf("%s: %v\n%s", p, err, p.Output())

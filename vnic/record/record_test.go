@@ -425,7 +425,8 @@ func TestDiff(t *testing.T) {
 	}
 	d := sample(t, m[:2]...)
 	if s := First(run(a, true), run(d, true)); !strings.Contains(s,
-		"send request 3: the first recording has SEND of 48 octets") || !strings.Contains(s, "has no more") {
+		"send request 3: the first recording has SEND of 48 octets") ||
+		!strings.Contains(s, "has no more") {
 		t.Errorf("one less: %q", s)
 	}
 	cut := run(a[:len(a)/2], true)
