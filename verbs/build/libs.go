@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// The pattern has to match something for this to compile: this file.
+// The pattern has to match something for this to compile, and each folder that it matches to hold
+// something, while `make` is not done too: this file, and libmusl/README.
 //
 //go:embed lib*
 var files embed.FS
