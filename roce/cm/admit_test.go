@@ -1,6 +1,8 @@
 package cm_test
 
 import (
+	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -168,4 +170,54 @@ func TestAccounts(t *testing.T) {
 	if n := len(s.Events()); n != 8 {
 		t.Errorf("%d requests, want 4 of each user's", n)
 	}
+}
+
+// A peer that gives up each request at once, as anybody can in its name, has no more of them told
+// of than fit: their places are taken until the program has closed them, or for as long as a
+// request is kept that nobody answers (ROCE-207, 209, RCM-023).
+func TestGivenUpREQs(t *testing.T) {
+	s := newSUT(t)
+	l := s.listens(service)
+	asks := func(times int) (told []*Conn) {
+		t.Helper()
+		for range times {
+			q := s.req()
+			silent(t, "a REQ", s.says(q))
+			silent(t, "its end", s.says(&mad.REJ{LocalID: q.LocalID, Reason: mad.Timeout,
+				Info: binary.BigEndian.AppendUint64(nil, q.GUID), InfoLen: 8}))
+		}
+		ended := 0
+		for _, e := range s.Events() {
+			if e.Kind == EventRequest {
+				told = append(told, e.Conn)
+			} else if ended++; e.Kind != EventRejected || e.Reason != mad.Timeout {
+				t.Errorf("%+v", e)
+			}
+		}
+		if ended != len(told) {
+			t.Errorf("%d are told of, and the end of %d", len(told), ended)
+		}
+		return told
+	}
+	told := asks(100)
+	if len(told) != 8 || l.Waiting() != 8 || s.Load().HalfOpen != 8 {
+		t.Fatalf("%d are told of, %d wait, of a backlog of 8; %+v", len(told), l.Waiting(), s.Load())
+	}
+	if err := told[0].Accept(s.now, &Reply{}); !errors.Is(err, ErrState) {
+		t.Errorf("one is accepted: %v", err)
+	}
+	for _, c := range told[:3] {
+		c.Close(s.now)
+	}
+	silent(t, "those that are closed", s.said(two))
+	if n := len(asks(100)); n != 3 {
+		t.Errorf("3 were closed, %d more are told of", n)
+	}
+	s.pass(time.Hour) // the program does not close them
+	if n := len(asks(100)); n != 8 {
+		t.Errorf("%d are told of later", n)
+	}
+	told[7].Close(s.now) // which has gone
+	s.pass(time.Hour)
+	s.over()
 }

@@ -356,6 +356,8 @@ func (c *Conn) close(now time.Time) {
 		_ = c.disconnect(now) // it can in these states
 	case stateTimeWait:
 		c.keep()
+	case stateRejected: // by its peer
+		c.remember(now)
 	default: // it is on its way out
 	}
 }

@@ -260,10 +260,20 @@ func (in *incoming) rej(r *mad.REJ) {
 func (c *Conn) rejected(now time.Time, e Event) {
 	c.tell(e)
 	if c.state == stateAsked { // no QP had anything to do with it
-		c.remember(now)
+		c.withdrawn(now)
 		return
 	}
 	c.timeWait(now)
+}
+
+// withdrawn keeps a request that its peer has given up as remember does, but its places are taken
+// until the program has closed it: it could be told of any number of requests else, each of which
+// is given up behind its back.
+func (c *Conn) withdrawn(now time.Time) {
+	c.disconnected()
+	delete(c.m.conns, c.localID)
+	c.state = stateRejected
+	c.m.timers.set(&c.timer, now.Add(requestLife))
 }
 
 func (in *incoming) dreq(r *mad.DREQ) {
