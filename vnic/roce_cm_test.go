@@ -493,3 +493,62 @@ func messageOf(ip []byte) (transaction uint64, m mad.Message) {
 	transaction, m, _ = mad.Parse(payload)
 	return transaction, m
 }
+
+// An id is closed, or its QP destroyed, when the peer's answer has come and nobody has been told of
+// that: the device is busy telling somebody else. The answer is for nobody then, and the peer hears
+// that it is over.
+func TestRoCEGoneBehindReply(t *testing.T) {
+	for name, end := range map[string]func(x *vnictest.Peer, id *vnic.CMID) error{
+		"id": func(_ *vnictest.Peer, id *vnic.CMID) error { return id.Close() },
+		"QP": func(x *vnictest.Peer, _ *vnic.CMID) error { return x.QP.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newRoCENet()
+				x := n.Device(t, "rocep0", []string{"10.0.0.1/24"}, vnictest.RoCE)
+				y := n.Device(t, "rocep1", []string{"10.0.0.2/24"}, vnictest.RoCE)
+				e := rocePair{vnictest.Open(t, x, vnic.ContextConfig{}), vnictest.Open(t, y,
+					vnic.ContextConfig{})}
+				l, lr := listen(t, e.b, 0)
+				px := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+				py := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+				id, _, child := e.ask(t, l, lr, px)
+
+				told := make(chan struct{})
+				slow, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+					if ev.Type == vnic.CMConnectRequest {
+						<-told
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := slow.Bind(addr(e.a, 7000)); err != nil {
+					t.Fatal(err)
+				}
+				if err := slow.Listen(0); err != nil {
+					t.Fatal(err)
+				}
+				back, br := newID(t, e.b)
+				br.resolve(back, slow.Local())
+				if err := back.Connect(vnictest.NewPeer(t, e.b, vnictest.PeerConfig{}).QP,
+					rdma.ConnParam{}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+
+				if err := child.Accept(py.QP, rdma.ConnParam{}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait() // the answer is there
+				if err := end(px, id); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				close(told)
+				synctest.Wait()
+				lr.want("the peer is gone", vnic.CMRejected)
+			})
+		})
+	}
+}

@@ -226,6 +226,9 @@ func (x *exchange) replied(a *Attempt, e *protocol.Event) {
 		id.emit(Event{Type: ConnectResponse, Param: p})
 		return
 	}
+	if a == nil { // the id or its QP has gone since the reply came, and whoever ended it ends x
+		return
+	}
 	if !id.user.start(func() { x.ready(a) }) {
 		x.end()
 	}
