@@ -308,3 +308,41 @@ func (x *liar) lies(a *end, qp rdma.QP) {
 		x.t.Errorf("%+v", s)
 	}
 }
+
+// A neighbour that gives up each connection as soon as it has asked for it leaves no queue pair
+// behind.
+func TestGivenUpAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := vnictest.NewNet()
+		a := newEnd(t, device(t, net, 1), 1, nil)
+		const from = "fe80::bad:1"
+		x := newCaller(t, net.Device(t, "liar", []string{from + "/64"}, vnictest.RoCE))
+		to, was := a.Info().Addr, a.dev.DevInfo().QPs
+		for n := range 200 {
+			qp, err := x.pd.CreateQP(rdma.QPConfig{Type: rdma.RC, SendCQ: x.cq, RecvCQ: x.cq})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := x.ctx.ConnectService(&vnic.ServiceConnect{From: netip.MustParseAddr(from),
+				To: to.GID.Addr(), ID: ipoib.ServiceID(to.QPN), QP: qp,
+				PrivateData: ipoib.Private{QPN: uint32(0x900 + n), MTU: MaxMTU}.Append(nil),
+			}, func(vnic.ServiceEvent) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if err := qp.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if n%4 == 0 { // so that a turn of a's hears several, and both of one
+				synctest.Wait()
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := a.dev.DevInfo().QPs; n != was {
+			t.Errorf("%d queue pairs, were %d", n, was)
+		}
+		a.close()
+	})
+}

@@ -236,6 +236,9 @@ func (l *Link) unknown(c *conn) {
 // It waits for the way to the peer on a goroutine of its own.
 func (l *Link) agree(o *ipoib.Output) {
 	c, private := o.Conn.Owner.(*conn), o.Private
+	if l.conns[c.at] != c { // its peer has given it up behind this
+		return
+	}
 	f := func() error { return c.at.Ready(c.qp.QP, private) }
 	if o.Kind == ipoib.OutAccept {
 		if err := l.newQP(c); err != nil {
