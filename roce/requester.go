@@ -366,6 +366,12 @@ func (c *RC) failRequest(st Status, err error) {
 		f.Token = s.at(s.head).Token
 	}
 	c.fail(f)
+	// The peer has gone, or will be: what it has asked for would go there for nothing, as much as it
+	// has asked for, before anybody here is told.
+	for r := &c.rq; len(r.queue) > 0; {
+		c.finish(&r.ring[r.queue[0]])
+		r.ackDue, r.nakDue = false, false // which are for what comes behind
+	}
 }
 
 // done completes the oldest request.

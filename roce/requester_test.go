@@ -655,3 +655,29 @@ func TestOwnMemory(t *testing.T) {
 		t.Error("a deadline of what is over")
 	}
 }
+
+// A connection that has failed since nobody answers, or by a request of its own, is over at once:
+// what the peer has asked to read does not go out first, however much that is.
+func TestFaultBeforeAnswers(t *testing.T) {
+	for name, fail := range map[string]func(r *raw){
+		"no answer": func(r *raw) { r.pass(time.Hour) },
+		"refused":   func(r *raw) { r.in(packet.Acknowledge, 0, 0, says(packet.NAKAccess)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRaw(t, func(c *Config) { c.Retries = 0 })
+			r.post(Write, 4)
+			r.want("RDMA WRITE Only +0")
+			for psn := range 4 {
+				r.in(packet.ReadRequest, psn, 10)
+			}
+			fail(r)
+			if f := r.rc.Fault(); f == nil || !f.Requester {
+				t.Fatalf("the fault is %v", f)
+			}
+			r.want("")
+			if r.sources != 0 || r.rc.Pending() {
+				t.Errorf("%d sources are held; more to send: %v", r.sources, r.rc.Pending())
+			}
+		})
+	}
+}

@@ -239,7 +239,9 @@ func (c *RC) duplicate(h *packet.Header) {
 		r.ackDue = r.ackDue || r.started
 		return
 	}
-	for i := range r.ring {
+	// The latest first: what is kept can be of a circle of PSNs ago, and have the same ones.
+	for k := range r.ring {
+		i := (r.newest - k + len(r.ring)) % len(r.ring)
 		if e := &r.ring[i]; e.op == h.Opcode {
 			if at := h.PSN.Sub(e.psn); at >= 0 && at < int(e.n) {
 				c.repeat(i, uint32(at), h)

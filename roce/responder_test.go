@@ -557,3 +557,35 @@ func TestOwnCredits(t *testing.T) {
 	r.in(packet.SendOnly, 0, 4, ackReq)
 	r.want("Acknowledge +0 ACK with 4 credits msn 1")
 }
+
+// What is kept of a circle of PSNs ago has the same PSNs as what is asked for again, and is no
+// answer to that: ROCE-117, 120, 122.
+func TestAgainACircleLater(t *testing.T) {
+	const circle = 1 << 24
+	r := newRaw(t)
+	r.in(packet.ReadRequest, 0, 10)
+	r.want("RDMA READ Response Only +0")
+	r.rc.Passed(circle-1, 1) // as if so many packets of Writes had come
+	for range 2 {
+		r.in(packet.ReadRequest, 0, 10, atAddr(base+100))
+		r.want("RDMA READ Response Only +0")
+	}
+
+	r = newRaw(t)
+	add := func() (original uint64) {
+		r.in(packet.FetchAdd, 0, 0, func(h *packet.Header) { h.Swap = 1 })
+		for _, b := range drain(at(r.rc, r.now)) {
+			h, _ := read(t, b)
+			original = h.Original
+		}
+		return original
+	}
+	first := add()
+	r.rc.Passed(circle-1, 1)
+	if got := add(); got != first+1 {
+		t.Errorf("a circle later: %d, want %d", got, first+1)
+	}
+	if got := add(); got != first+1 {
+		t.Errorf("once more: %d, want %d", got, first+1)
+	}
+}
