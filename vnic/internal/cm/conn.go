@@ -225,16 +225,23 @@ func (c *conn) wait(ctx context.Context) (rdma.Conn, error) {
 		err = rdma.ErrClosed
 	}
 	if err != nil {
-		c.id.Close()
 		select {
 		case err = <-c.up: // both at once
 		default:
 		}
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		return c, nil
 	}
-	return c, nil
+	c.id.Close()
+	select {
+	case e := <-c.up:
+		if e != nil { // else it came about when it was closed already
+			err = e
+		}
+	default:
+	}
+	return nil, err
 }
 
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
