@@ -309,3 +309,14 @@ type Stats struct {
 	LocalErrors           uint64
 	PeerErrors            uint64
 }
+
+// ringRoom is what an entry of a ring takes at most, octets.
+const ringRoom = 112
+
+// Memory is about how many octets the Endpoint has for FPDUs that are cut, and for what is under
+// way, both of which grow with what is asked of it.
+func (e *Endpoint) Memory() int {
+	t := &e.tx
+	rings := len(t.ring) + len(t.answers) + len(t.readRing) + cap(t.plan)
+	return cap(e.rx.buf) + cap(e.rx.early) + cap(t.carry) + cap(t.stage) + rings*ringRoom
+}

@@ -129,11 +129,15 @@ func (a *Association) start(tsn, peerTSN TSN, rwnd uint32, out, in uint16) {
 	a.nextTSN, a.ackTSN = tsn, tsn-1
 	a.rwnd = int(min(rwnd, 1<<30))
 	a.peerMost = a.rwnd
+	a.e.grown += streamsRoom(int(out), int(in)) - streamsRoom(a.Streams())
 	a.outSSN = make([]uint16, out)
 	a.have.init(peerTSN - 1)
 	a.in = make([]inStream, in)
 	a.advertised = a.opt.RecvBuffer
 }
+
+// streamsRoom is what so many streams take, octets.
+func streamsRoom(out, in int) int { return 2*out + 32*in }
 
 // establish enters ESTABLISHED.
 func (a *Association) establish(now time.Time) {

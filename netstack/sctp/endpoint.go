@@ -18,6 +18,7 @@ type Endpoint struct {
 	table     map[peerKey]*Association
 	count     int // associations
 	held      int // octets, by all of them
+	grown     int // octets, for streams and for what is sent, of all that there were
 	replies   fifo[reply]
 	spare     [][]byte // buffers for replies
 	events    fifo[Event]
@@ -118,6 +119,10 @@ func (e *Endpoint) random(b []byte) {
 		j.Drew(b)
 	}
 }
+
+// Memory is about how many octets associations have, or had, for streams and for what is sent. What
+// has come is memory of others: see Ref.
+func (e *Endpoint) Memory() int { return e.grown }
 
 // Forget has nobody hear of calls any more.
 func (e *Endpoint) Forget() { e.cfg.Journal = nil }

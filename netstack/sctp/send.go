@@ -126,7 +126,9 @@ func (a *Association) send(_ time.Time, o SendOptions, src Source) (id uint64, e
 	if n > a.buf.room() || a.queue.len() >= maxMessages {
 		return 0, ErrNoRoom
 	}
+	ring := len(a.buf.ring)
 	pos, err := a.buf.put(src, n)
+	a.e.grown += len(a.buf.ring) - ring
 	if err != nil {
 		return 0, err
 	}

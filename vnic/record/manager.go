@@ -144,6 +144,7 @@ type managerPlayer struct {
 	s        *script
 	r        *cm.Restored // nil: it has not begun
 	accounts map[int]*cm.Account
+	values   int // that its State had
 	drawn    uint32
 }
 
@@ -152,6 +153,8 @@ type managerPlayer struct {
 const (
 	mostConns  = 1 << 20
 	mostValues = 1 << 20
+	valueRoom  = 64      // octets, for each of these
+	objectRoom = 1 << 10 // and for each thing of a Manager
 )
 
 // stateOf takes what a Manager begins with out of its Step.
@@ -211,6 +214,7 @@ func (p *managerPlayer) restore(b []byte) error {
 	if err != nil {
 		return err
 	}
+	p.values = bytes.Count(b, []byte{','})
 	if p.r, err = cm.Restore(p.cfg, p.t.r.began, s, p.account); err != nil {
 		return err
 	}
@@ -228,6 +232,14 @@ func (p *managerPlayer) restore(b []byte) error {
 	}
 	j.begin(p.r.Manager, s)
 	return nil
+}
+
+func (p *managerPlayer) memory() int {
+	n := p.values*valueRoom + (1+len(p.accounts))*objectRoom
+	if r := p.r; r != nil {
+		n += (len(r.Conns) + len(r.Listeners) + len(r.Lookups) + len(r.Queries)) * objectRoom
+	}
+	return n
 }
 
 func (p *managerPlayer) play(s *Step) error {

@@ -11,8 +11,17 @@ type Player struct {
 	began time.Time
 	conns map[uint64]*conn
 	sink  lastRecord // of all: one call is played at a time
-	held  int        // octets, by what plays DDP's sessions
+	held  int        // octets, by all engines
+	room  []byte     // for what a call is to read
 }
+
+// heldRoom bounds what engines hold in a replay: a few octets of a file may ask for the memory of
+// thousands of messages, and there may be as many of them as anybody likes.
+const heldRoom = 512 << 20
+
+// errHeld says that they would hold more.
+var errHeld = fmt.Errorf("the engines of this recording ask for more memory than the %d MiB that "+
+	"a replay gives them", heldRoom>>20)
 
 // NewPlayer plays a recording of m.
 func NewPlayer(m Meta) *Player {
@@ -37,6 +46,7 @@ type conn struct {
 	sink   *lastRecord
 	at     time.Duration
 	calls  int
+	held   int   // by engine, but for what plays DDP's sessions, which counts by itself
 	broken *bool // it differs, or could not be made, or another one that has to do with it
 }
 
@@ -44,6 +54,8 @@ type conn struct {
 type engine interface {
 	// play makes the call that s is. An error: it is none that anybody makes.
 	play(s *Step) error
+	// memory is how many octets it has, as far as a file gets more of them than it has itself.
+	memory() int
 }
 
 // Take takes the next record. What differs from it is the Difference, the first of its connection:
@@ -66,6 +78,9 @@ func (p *Player) Take(rec *Record) (played bool, d *Difference, err error) {
 	c.calls++
 	c.at = rec.At
 	is, err := c.play(rec.Steps)
+	if err == nil {
+		err = p.hold(c)
+	}
 	if err != nil {
 		*c.broken = true
 		return false, nil, fmt.Errorf("%v, call %d: %w", s, c.calls, err)
@@ -92,6 +107,9 @@ func (p *Player) open(s *Subject) (*conn, error) {
 	c.rec = &Recorder{to: c.sink, began: p.began, now: func() time.Duration { return c.at }}
 	t := &Tape{r: c.rec, about: *s}
 	err := p.make(c, t, s)
+	if err == nil {
+		err = p.hold(c)
+	}
 	if err != nil {
 		*c.broken = true
 		err = fmt.Errorf("%v: %w", s, err)
@@ -99,20 +117,30 @@ func (p *Player) open(s *Subject) (*conn, error) {
 	return c, err
 }
 
+// hold counts what the engine of c has now. None takes much in one call.
+func (p *Player) hold(c *conn) error {
+	n := c.engine.memory()
+	p.held += n - c.held
+	if c.held = n; p.held > heldRoom {
+		return errHeld
+	}
+	return nil
+}
+
 // make makes the engine of c, recorded by t.
 func (p *Player) make(c *conn, t *Tape, s *Subject) (err error) {
 	defer caught(&err)
 	switch {
 	case s.IWARP != nil:
-		c.engine, err = newEndpointPlayer(t, s.IWARP, &c.script)
+		c.engine, err = newEndpointPlayer(t, s.IWARP, &c.script, &p.room)
 	case s.RC != nil:
-		c.engine, err = newRCPlayer(t, s.RC, &c.script)
+		c.engine, err = newRCPlayer(t, s.RC, &c.script, &p.room)
 	case s.UC != nil:
-		c.engine, err = newUCPlayer(t, s.UC, &c.script)
+		c.engine, err = newUCPlayer(t, s.UC, &c.script, &p.room)
 	case s.UD != nil:
-		c.engine = newDatagramPlayer(t, s.UD, &c.script)
+		c.engine = newDatagramPlayer(t, s.UD, &c.script, &p.room)
 	case s.Kind == SCTPEndpoint:
-		c.engine = newSCTPPlayer(t, &c.script)
+		c.engine = newSCTPPlayer(t, &c.script, &p.room)
 	case s.Kind == DDPStreams:
 		c.engine = newDDPPlayer(t, c, &p.held)
 	case s.DDP != nil:
@@ -120,7 +148,7 @@ func (p *Player) make(c *conn, t *Tape, s *Subject) (err error) {
 	case s.CM != nil:
 		c.engine, err = newManagerPlayer(t, s.CM, &c.script)
 	case s.Start != nil:
-		c.engine, err = newStartPlayer(t, s.Start)
+		c.engine, err = newStartPlayer(t, s.Start, &p.room)
 	default:
 		err = errors.New("the recording does not say what it was made with")
 	}
@@ -129,7 +157,10 @@ func (p *Player) make(c *conn, t *Tape, s *Subject) (err error) {
 
 // caught makes an error of a panic: engines believe their owner, and a file may say anything.
 func caught(err *error) {
-	if r := recover(); r != nil {
+	switch r := recover(); {
+	case r == errHeld:
+		*err = errHeld
+	case r != nil:
 		*err = fmt.Errorf("%w: %v", errNoCall, r)
 	}
 }

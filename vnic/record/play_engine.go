@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/bits"
 	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -12,10 +14,14 @@ import (
 	"github.com/vrnic/vrnic/roce/packet"
 )
 
-// What a file may ask for of an engine's memory.
+// What a file may ask for of an engine's memory. Of RoCE none is made with more requests or Reads,
+// for which there is room from the beginning.
 const (
-	maxQueue = 1 << 16
-	maxReads = 1 << 14
+	maxQueue    = 1 << 16
+	maxReads    = 1 << 14
+	maxRequests = 256
+	maxKept     = math.MaxUint8
+	requestRoom = 128 // octets, of a request or a Read that is kept
 )
 
 // bounds says which of a Step's arguments are no more than so much.
@@ -26,7 +32,8 @@ func bounded(s *Step, i int, most uint64) error {
 	return nil
 }
 
-// roomFor is room for what a call is to read, as long as argument i says.
+// roomFor is room for what a call is to read, as long as argument i says. It is the same for all
+// engines, of which none keeps it.
 func roomFor(room *[]byte, s *Step, i int) ([]byte, error) {
 	if err := bounded(s, i, maxOctets); err != nil {
 		return nil, err
@@ -42,17 +49,18 @@ func roomFor(room *[]byte, s *Step, i int) ([]byte, error) {
 type endpointPlayer struct {
 	e    *Endpoint
 	look io.Writer // nil: Lookout was not called since it was good
-	room []byte
+	room *[]byte
 	s    *script
 }
 
-func newEndpointPlayer(t *Tape, c *IWARP, s *script) (engine, error) {
+func newEndpointPlayer(t *Tape, c *IWARP, s *script, room *[]byte) (engine, error) {
 	if c.SendQueue > maxQueue || c.Params.ORD > maxReads || c.Params.IRD > maxReads {
 		return nil, errNoCall
 	}
-	return &endpointPlayer{s: s, e: NewEndpoint(t, c.Params, endpointScript{s}, iwarp.Config{
-		SendQueue: c.SendQueue, EMSS: c.EMSS, MULPDU: c.MULPDU, Extensions: c.Extensions,
-		Records: c.Records})}, nil
+	cfg := iwarp.Config{SendQueue: c.SendQueue, EMSS: c.EMSS, MULPDU: c.MULPDU,
+		Extensions: c.Extensions, Records: c.Records}
+	return &endpointPlayer{s: s, room: room,
+		e: NewEndpoint(t, c.Params, endpointScript{s}, cfg)}, nil
 }
 
 func (p *endpointPlayer) play(s *Step) error {
@@ -89,7 +97,7 @@ func (p *endpointPlayer) play(s *Step) error {
 	case opLen:
 		e.Len()
 	case opRead:
-		room, err := roomFor(&p.room, s, 0)
+		room, err := roomFor(p.room, s, 0)
 		if err != nil {
 			return err
 		}
@@ -118,6 +126,8 @@ func (p *endpointPlayer) play(s *Step) error {
 	}
 	return nil
 }
+
+func (p *endpointPlayer) memory() int { return p.e.Memory() }
 
 // An endpointScript is the iwarp.Host of one.
 type endpointScript struct{ *script }
@@ -179,35 +189,38 @@ func (s endpointScript) Sent(uint64)                 { s.next(opSent) }
 type packetsPlayer struct {
 	p    *Packets
 	s    *script
-	room []byte
+	room *[]byte
+	kept int // Reads of the peer
+	most int // requests
 }
 
-func newRCPlayer(t *Tape, c *roce.Config, s *script) (engine, error) {
+func newRCPlayer(t *Tape, c *roce.Config, s *script, room *[]byte) (engine, error) {
 	if err := checkConfig(c); err != nil {
 		return nil, err
 	}
-	return &packetsPlayer{p: NewRC(t, *c, packetScript{s}), s: s}, nil
+	return &packetsPlayer{p: NewRC(t, *c, packetScript{s}), s: s, room: room, kept: c.MaxDestRead,
+		most: c.SendQueue}, nil
 }
 
-func newUCPlayer(t *Tape, c *roce.Config, s *script) (engine, error) {
+func newUCPlayer(t *Tape, c *roce.Config, s *script, room *[]byte) (engine, error) {
 	if err := checkConfig(c); err != nil {
 		return nil, err
 	}
-	return &packetsPlayer{p: NewUC(t, *c, packetScript{s}), s: s}, nil
+	return &packetsPlayer{p: NewUC(t, *c, packetScript{s}), s: s, room: room, most: c.SendQueue}, nil
+}
+
+// memory is that of the rings: the one of requests has a power of two.
+func (p *packetsPlayer) memory() int {
+	return (1<<bits.Len(uint(max(p.most, 1)-1)) + p.kept) * requestRoom
 }
 
 // checkConfig checks what is checked before there is an engine.
 func checkConfig(c *roce.Config) error {
 	mtu := c.MTU >= roce.MinMTU && c.MTU <= roce.MaxMTU && c.MTU&(c.MTU-1) == 0
-	for _, n := range []int{c.SendQueue, c.Window} {
-		if mtu = mtu && n >= 0 && n <= maxQueue; !mtu {
-			return errNoCall
-		}
-	}
-	for _, n := range []int{c.MaxRead, c.MaxDestRead} {
-		if n < 0 || n > maxReads {
-			return errNoCall
-		}
+	within := func(n, most int) bool { return n >= 0 && n <= most }
+	if !mtu || !within(c.SendQueue, maxRequests) || !within(c.Window, maxQueue) ||
+		!within(c.MaxRead, maxKept) || !within(c.MaxDestRead, maxKept) {
+		return errNoCall
 	}
 	return nil
 }
@@ -234,7 +247,7 @@ func (p *packetsPlayer) play(s *Step) error {
 		}
 		_ = e.Post(&r) // as all results, it is recorded
 	case opAppend:
-		p.room, _ = e.Append(p.room[:0], now())
+		*p.room, _ = e.Append((*p.room)[:0], now())
 	case opReceive:
 		var h packet.Header
 		octets, err := h.Parse(append(bytes.Clone(s.Octets), make([]byte, packet.ICRCLen)...))
@@ -254,6 +267,7 @@ func (p *packetsPlayer) play(s *Step) error {
 		} else {
 			e.Update(c)
 		}
+		p.kept = c.MaxDestRead
 	case opDrain:
 		e.Drain()
 	case opResumeSends:

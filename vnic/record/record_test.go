@@ -641,6 +641,19 @@ func TestTextMemory(t *testing.T) {
 	if n := len(text.wire(s).read); n > 2*maxOctets {
 		t.Errorf("%d octets are kept", n)
 	}
+	text.kept = heldRoom - maxOctets
+	for id := range uint64(20) {
+		s := &Subject{Kind: Connection, ID: 1 + id}
+		text.Lines(&Record{Subject: s, Steps: []Step{{Op: opRead, Args: []uint64{1}},
+			{Op: opReturn, Args: []uint64{1, 0}, Octets: octets}}})
+	}
+	n := 0
+	for id := range uint64(20) {
+		n += text.conns[1+id].size()
+	}
+	if n > 2*maxOctets {
+		t.Errorf("%d octets are kept of all connections", n)
+	}
 }
 
 // Whatever is in a file: it is played, each time the same way, or refused.

@@ -114,12 +114,13 @@ type sctpPlayer struct {
 	e        *sctp.Endpoint // nil: it has not begun
 	assocs   map[uint64]*sctp.Association
 	messages map[uint64]*sctp.Message
-	room     []byte
+	room     *[]byte
+	kept     int // octets of packets in which there are messages
 	drawn    byte
 }
 
-func newSCTPPlayer(t *Tape, s *script) engine {
-	return &sctpPlayer{j: NewSCTP(t), s: s, assocs: map[uint64]*sctp.Association{},
+func newSCTPPlayer(t *Tape, s *script, room *[]byte) engine {
+	return &sctpPlayer{j: NewSCTP(t), s: s, room: room, assocs: map[uint64]*sctp.Association{},
 		messages: map[uint64]*sctp.Message{}}
 }
 
@@ -204,8 +205,8 @@ func (p *sctpPlayer) play(s *Step) error {
 			return err
 		}
 		if b := bytes.Clone(s.Octets); kind == sctp.CallInput {
-			p.e.Input(now, sctp.Packet{Src: src, Dst: dst, Data: b, Encap: uint16(a[3]),
-				Verified: a[4] != 0})
+			p.e.Input(now, sctp.Packet{Src: src, Dst: dst, Data: b, Ref: &packetUse{p, len(b), 0},
+				Encap: uint16(a[3]), Verified: a[4] != 0})
 		} else {
 			p.e.ICMP(now, sctp.ICMPError{Kind: sctp.ICMPKind(a[3]), Src: src, Dst: dst,
 				MTU: int(uint32(a[4])), Encap: a[4]>>32 != 0, Quote: b})
@@ -215,8 +216,8 @@ func (p *sctpPlayer) play(s *Step) error {
 	case sctp.CallExpire:
 		p.e.Expire(now)
 	case sctp.CallOutput:
-		if d, ok := p.e.Output(now, p.room[:0]); ok {
-			p.room = d.Data
+		if d, ok := p.e.Output(now, (*p.room)[:0]); ok {
+			*p.room = d.Data
 		}
 	case sctp.CallEvent:
 		p.event()
@@ -256,6 +257,39 @@ func (p *sctpPlayer) play(s *Step) error {
 		return p.association(kind, now, s)
 	}
 	return nil
+}
+
+// sctpRoom is about what an Endpoint takes by itself, octets.
+const sctpRoom = 8 << 10
+
+func (p *sctpPlayer) memory() int {
+	if p.e == nil {
+		return sctpRoom
+	}
+	return sctpRoom + p.kept + p.e.Memory()
+}
+
+// A packetUse is the sctp.Ref of a packet, all of which is kept for any message in it.
+type packetUse struct {
+	p       *sctpPlayer
+	n, uses int
+}
+
+// pieceRoom is about what a chunk that is kept takes beside its octets.
+const pieceRoom = 128
+
+func (u *packetUse) Hold() {
+	if u.p.kept += pieceRoom; u.uses == 0 {
+		u.p.kept += u.n
+	}
+	u.uses++
+}
+
+func (u *packetUse) Release() {
+	u.uses--
+	if u.p.kept -= pieceRoom; u.uses == 0 {
+		u.p.kept -= u.n
+	}
 }
 
 // event takes the next event, and what it brings.

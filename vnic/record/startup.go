@@ -199,22 +199,22 @@ func (s *Responder) Reject(privateData []byte) error {
 type startPlayer struct {
 	s    *startUp
 	r    *Responder // nil: it is an Initiator
-	room []byte
+	room *[]byte
 }
 
-func newStartPlayer(t *Tape, of *Start) (engine, error) {
+func newStartPlayer(t *Tape, of *Start, room *[]byte) (engine, error) {
 	if of.Initiator {
 		s, err := NewInitiator(t, of.Config, of.PrivateData)
 		if err != nil {
 			return nil, err
 		}
-		return &startPlayer{s: &s.startUp}, nil
+		return &startPlayer{s: &s.startUp, room: room}, nil
 	}
 	r, err := NewResponder(t, of.Config)
 	if err != nil {
 		return nil, err
 	}
-	return &startPlayer{s: &r.startUp, r: r}, nil
+	return &startPlayer{s: &r.startUp, r: r, room: room}, nil
 }
 
 func (p *startPlayer) play(s *Step) error {
@@ -222,7 +222,7 @@ func (p *startPlayer) play(s *Step) error {
 	case opTakeFrame:
 		_, _ = p.s.Write(s.Octets) // as all results, it is recorded
 	case opGiveFrame:
-		room, err := roomFor(&p.room, s, 0)
+		room, err := roomFor(p.room, s, 0)
 		if err != nil {
 			return err
 		}
@@ -234,6 +234,8 @@ func (p *startPlayer) play(s *Step) error {
 	}
 	return nil
 }
+
+func (p *startPlayer) memory() int { return 0 }
 
 // answer makes the calls that only a Responder has.
 func (p *startPlayer) answer(s *Step) error {

@@ -18,13 +18,17 @@ type Text struct {
 	Call func(op uint16, octets []byte, reply bool) string
 
 	conns map[uint64]*wire
+	kept  int // octets, of all wires
 }
 
 // A wire is the octets of a connection of TCP, both ways.
 type wire struct {
 	in, out framer
 	read    []byte // since the last Commit
+	full    bool   // there was no room for more: FPDUs are not looked for any more
 }
+
+func (w *wire) size() int { return cap(w.in.part) + cap(w.out.part) + cap(w.read) }
 
 // A framer finds FPDUs in octets. It does not know of Markers.
 type framer struct{ part []byte }
@@ -60,6 +64,7 @@ func (t *Text) Lines(rec *Record) []string {
 		return nil
 	}
 	w := t.wire(rec.Subject)
+	before := w.size()
 	var lines []string
 	for i := range rec.Steps {
 		s := &rec.Steps[i]
@@ -72,6 +77,12 @@ func (t *Text) Lines(rec *Record) []string {
 		}
 		if s.Op != opReturn || line != s.Op.String() {
 			lines = append(lines, line)
+		}
+	}
+	if rec.Subject.Kind == Connection {
+		if t.kept += w.size() - before; t.kept > heldRoom {
+			t.kept -= w.size()
+			*w = wire{full: true}
 		}
 	}
 	return lines
@@ -110,6 +121,9 @@ func (t *Text) wire(s *Subject) *wire {
 
 // what says what the octets of a step are, if they are something; call is that of the step.
 func (w *wire) what(call, s *Step) []string {
+	if w.full && (call.Op == opWrite || call.Op == opRead || call.Op == opCommit) {
+		return nil
+	}
 	switch s.Op {
 	case opReturn:
 		switch call.Op {

@@ -121,12 +121,13 @@ func (i datagramInbox) KeepReceive() {
 type datagramPlayer struct {
 	d    *Datagrams
 	s    *script
-	room []byte
+	room *[]byte
 }
 
-func newDatagramPlayer(t *Tape, c *UD, s *script) engine {
-	return &datagramPlayer{s: s, d: NewDatagrams(t, &roce.UD{Num: packet.QPN(c.Num), PKey: c.PKey,
-		MTU: min(c.MTU, roce.MaxMTU), QKey: c.QKey, PSN: packet.PSN(0).Add(c.PSN)})}
+func newDatagramPlayer(t *Tape, c *UD, s *script, room *[]byte) engine {
+	u := &roce.UD{Num: packet.QPN(c.Num), PKey: c.PKey, MTU: min(c.MTU, roce.MaxMTU), QKey: c.QKey,
+		PSN: packet.PSN(0).Add(c.PSN)}
+	return &datagramPlayer{s: s, room: room, d: NewDatagrams(t, u)}
 }
 
 func (p *datagramPlayer) play(s *Step) error {
@@ -144,7 +145,7 @@ func (p *datagramPlayer) play(s *Step) error {
 		} else if m.Length > 0 {
 			return errNoCall
 		}
-		p.room, _, _ = p.d.Append(p.room[:0], &m) // as all results, it is recorded
+		*p.room, _, _ = p.d.Append((*p.room)[:0], &m) // as all results, it is recorded
 	case opReceiveDatagram:
 		b, n := s.Octets, a[0]
 		if len(b) < ipv4Len || n != ipv4Len && n != ipv6Len || n > uint64(len(b)) ||
@@ -162,3 +163,5 @@ func (p *datagramPlayer) play(s *Step) error {
 	}
 	return nil
 }
+
+func (p *datagramPlayer) memory() int { return 0 }
