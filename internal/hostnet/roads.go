@@ -50,15 +50,19 @@ func (r *roceRoute) sendLate(p *detour.Packet) {
 }
 
 // takeBy has what came arrive over a Road.
-func (r *roceReceiver) takeBy(road *detour.Road, d *hostudp.Datagram) {
+func (r *roceReceiver) takeBy(road *detour.Road, d *hostudp.Datagram) { road.Send(r.later(d)) }
+
+// later is d as a packet that arrives later on.
+func (r *roceReceiver) later(d *hostudp.Datagram) *detour.Packet {
 	var head roceDatagram
 	h := head.headers(d)
 	octets := append(make([]byte, 0, len(h)+len(d.Data)), h...)
 	late := *d
 	late.Batch = nil
-	road.Send(&detour.Packet{Octets: append(octets, d.Data...), From: len(h),
+	return &detour.Packet{Octets: append(octets, d.Data...), From: len(h),
 		Arrive: func(p *detour.Packet) {
-			late.Class, late.Data = class(p.Octets), p.Octets[len(h):]
-			r.hand(&late)
-		}})
+			one := late // of this copy: another may arrive at the same time
+			one.Class, one.Data = class(p.Octets), p.Octets[len(h):]
+			r.hand(&one)
+		}}
 }

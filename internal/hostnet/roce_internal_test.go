@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack/hostudp"
@@ -80,6 +82,41 @@ func TestKernels(t *testing.T) {
 				p.Src.Is4() && binary.BigEndian.Uint16(ip[4:]) != uint16(i) {
 				t.Fatalf("%v, packet %d: %v, % x", a, i, err, ip)
 			}
+		}
+	}
+}
+
+// told is a Receiver that may be called at any time.
+type told struct {
+	mu    sync.Mutex
+	first []byte // octets of what came
+}
+
+func (r *told) ReceiveRoCE(p *vnic.RoCEPacket) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.first = append(r.first, p.Datagram[0])
+}
+
+// Two copies of a packet may arrive at the same time, one where the socket is read and the other
+// from the Road that was slower: each is what it is. That they share nothing -race tells.
+func TestTwoCopies(t *testing.T) {
+	up := &told{}
+	r := &roceReceiver{up: up, n: new(Network)}
+	d := &hostudp.Datagram{Src: netip.MustParseAddrPort("10.0.0.1:4000"),
+		Dst: netip.MustParseAddr("10.0.0.2"), Data: make([]byte, 40)}
+	for range 100 {
+		one := r.later(d)
+		other := *one
+		other.Octets = slices.Clone(one.Octets)
+		other.Octets[one.From] = 1
+		up.first = nil
+		var all sync.WaitGroup
+		all.Go(func() { one.Arrive(one) })
+		all.Go(func() { other.Arrive(&other) })
+		all.Wait()
+		if slices.Sort(up.first); !bytes.Equal(up.first, []byte{0, 1}) {
+			t.Fatalf("copies with 0 and 1 arrive as %v", up.first)
 		}
 	}
 }
