@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -420,5 +421,50 @@ func TestImpairEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What is done to a queue pair's packets ends with the queue pair, though nobody asks for a list:
+// connections within the device that are made behind it are copied again.
+func TestImpairmentEndsWithQP(t *testing.T) {
+	d := daemontest.Start(t, devices(t, "vrnic0,addr=10.77.0.2/24"))
+	c := d.Dial()
+	copied := func() bool {
+		a := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 1<<12)
+		b := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 1<<12)
+		daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+		rows, err := c.List("qp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var is bool
+		for _, raw := range rows {
+			var row struct {
+				QPN       uint32 `json:"qpn"`
+				Transport string `json:"transport"`
+			}
+			if err := json.Unmarshal(raw, &row); err != nil {
+				t.Fatal(err)
+			}
+			is = is || row.QPN == a.QP.Num() && row.Transport == "loop"
+		}
+		if err := errors.Join(a.Dev.Close(), b.Dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if !copied() {
+		t.Fatal("messages within a device are not copied to begin with")
+	}
+	a, _ := near(t, d, "vrnic0", "vrnic0", false)
+	mustChange(t, d, shm.Set, "impair", fmt.Sprintf("both 7 vrnic0/%d\nloss 1%%", a.QP.Num()))
+	if copied() {
+		t.Error("what is impaired is not watched")
+	}
+	if err := a.QP.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !needtest.Becomes(copied) {
+		t.Error("behind the queue pair messages within its device are still not copied")
 	}
 }

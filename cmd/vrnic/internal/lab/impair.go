@@ -65,11 +65,16 @@ type Target struct {
 	Outside func() int
 }
 
+// lookEvery is how often it is looked for targets that are gone, of which nobody tells.
+const lookEvery = time.Second
+
 // Impairments are those of a daemon; the zero value has none.
 type Impairments struct {
 	mu   sync.Mutex
 	list []*impairment // +checklocks:mu
 	over bool          // +checklocks:mu
+	// looks: look is called soon.
+	looks bool // +checklocks:mu
 }
 
 type impairment struct {
@@ -113,7 +118,29 @@ func (s *Impairments) Begin(o *Order, t Target) error {
 		return err
 	}
 	s.list = append(s.list, i)
+	s.lookSoonLocked()
 	return nil
+}
+
+// lookSoonLocked has look be called if a target may go of which nobody tells.
+//
+// +checklocks:s.mu
+func (s *Impairments) lookSoonLocked() {
+	if s.looks || !slices.ContainsFunc(s.list, func(i *impairment) bool { return i.over != nil }) {
+		return
+	}
+	s.looks = true
+	time.AfterFunc(lookEvery, s.look)
+}
+
+// look ends those whose targets are no more, though nobody asks for anything: as long as there is
+// one its device is watched, and another connection may come to have the same addresses.
+func (s *Impairments) look() {
+	s.endOver()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks = false
+	s.lookSoonLocked()
 }
 
 // Room reports why there can be no impairment of that name, whatever it is.
