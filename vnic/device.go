@@ -38,7 +38,7 @@ type Device struct {
 	reaper    *time.Timer            // +checklocks:mu
 	reaped    uint64                 // guarded by mu: connections that were idle for too long
 	portDown  bool                   // guarded by mu: SetPort has said so
-	portHeld  bool                   // guarded by mu: it is made to look down
+	portHolds int                    // guarded by mu: by how many it is made to look down
 
 	keys *mem.Keys // STags
 

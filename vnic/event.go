@@ -41,17 +41,25 @@ func (c *Context) event(t rdma.AsyncEventType, object uint32, cause *rdma.Termin
 // their transport is patient.
 func (d *Device) SetPort(active bool) { d.changePort(func() { d.portDown = !active }) }
 
-// HoldPort has d look as if its network were gone, whatever SetPort says, until it is called with
-// false.
-func (d *Device) HoldPort(down bool) { d.changePort(func() { d.portHeld = down }) }
+// HoldPort has d look as if its network were gone, whatever SetPort says, until it was called with
+// false as often as with true.
+func (d *Device) HoldPort(down bool) {
+	d.changePort(func() {
+		if down {
+			d.portHolds++
+		} else {
+			d.portHolds--
+		}
+	})
+}
 
 // changePort tells of what change, which is called with the device locked, has changed.
 func (d *Device) changePort(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock() // so that events have the order of the calls
-	was := d.portDown || d.portHeld
+	was := d.portDown || d.portHolds > 0
 	change()
-	switch is := d.portDown || d.portHeld; {
+	switch is := d.portDown || d.portHolds > 0; {
 	case is && !was:
 		d.tellLocked(rdma.EventPortErr)
 	case was && !is:
@@ -63,7 +71,7 @@ func (d *Device) changePort(change func()) {
 func (d *Device) PortActive() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.portDown && !d.portHeld
+	return !d.portDown && d.portHolds <= 0
 }
 
 // Tell has all that have opened d hear of an event that is about no object.

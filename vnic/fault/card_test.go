@@ -286,6 +286,43 @@ func TestDevice(t *testing.T) {
 	})
 }
 
+// TestTwoPortsDown: of two faults that have the port down each lasts as long as it was asked to, in
+// whatever order they end.
+func TestTwoPortsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := vnictest.Pair(t)
+		ctx := vnictest.Open(t, d, vnic.ContextConfig{})
+		vnictest.Fault(t, d, 1, "device port_down for 3s", "device port_down for 10s")
+		other := vnictest.Fault(t, d, 1, "device port_down at 5s for 7s")
+		began := time.Now()
+		event := func(want rdma.AsyncEventType, at time.Duration) {
+			t.Helper()
+			in, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			ev, err := ctx.NextAsyncEvent(in)
+			if is := ev.Time.Sub(began); err != nil || ev.Type != want || is != at {
+				t.Errorf("%v, %v after %v, want %v after %v", ev.Type, err, is, want, at)
+			}
+		}
+		event(rdma.EventPortErr, 0)
+		time.Sleep(5 * time.Second)
+		if d.PortActive() {
+			t.Error("the port is active, and is to be down for 5 s more")
+		}
+		time.Sleep(6 * time.Second)
+		if d.PortActive() {
+			t.Error("the port is active, and is to be down for 1 s more")
+		}
+		if err := other.End(""); err != nil {
+			t.Fatal(err)
+		}
+		event(rdma.EventPortActive, 11*time.Second)
+		if time.Sleep(time.Hour); !d.PortActive() {
+			t.Error("the port is down when all is over")
+		}
+	})
+}
+
 // errRejected stands for an error of the peer's program.
 var errRejected = errors.New("rejected")
 

@@ -21,8 +21,8 @@ import (
 type Target struct {
 	Device *vnic.Device
 	Gone   func() // takes the device away; nil: that cannot be
-	// Quiet has programs told of no event of the device until it is called with false, and then of
-	// those that have come; nil: that cannot be.
+	// Quiet has programs told of no event of the device until it was called with false as often as
+	// with true, and then of those that have come; nil: that cannot be.
 	Quiet func(on bool)
 }
 

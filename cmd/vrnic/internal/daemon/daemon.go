@@ -89,7 +89,10 @@ type device struct {
 	taking sync.RWMutex
 	direct direct.Directory
 	// quiet: programs are told of no events: see Daemon.hush.
-	quiet atomic.Bool
+	quiet  atomic.Bool
+	hushMu sync.Mutex
+	// hushed: so many quiet times have begun and not ended.
+	hushed int // +checklocks:hushMu
 }
 
 func (d *device) mtu() int { return d.station.MTU() }

@@ -275,8 +275,19 @@ func (d *Daemon) fault(verb uint32, value string) error {
 }
 
 // hush has the programs that use a device told of no events of it, or of those that have come
-// since: of completions, connections and the device itself.
+// since: of completions, connections and the device itself. A quiet time may begin in another one:
+// they are over when the last one is.
 func (d *Daemon) hush(dev *device, on bool) {
+	dev.hushMu.Lock()
+	defer dev.hushMu.Unlock()
+	if on {
+		dev.hushed++
+	} else {
+		dev.hushed--
+	}
+	if on = dev.hushed > 0; on == dev.quiet.Load() {
+		return
+	}
 	dev.quiet.Store(on)
 	for _, s := range d.sessionList() {
 		if sd := s.on(dev); sd != nil {

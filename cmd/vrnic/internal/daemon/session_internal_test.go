@@ -59,3 +59,40 @@ func TestDevicesComeAndGo(t *testing.T) {
 		sd.leaveDirect()
 	}
 }
+
+// Of two quiet times of a device that overlap each lasts as long as it was asked to, for sessions
+// that there are and those that come meanwhile.
+func TestTwoQuietTimes(t *testing.T) {
+	dev := new(device)
+	d := &Daemon{devices: []*device{dev}, sessions: make(map[*session]struct{})}
+	begin := func() {
+		s := &session{d: d, shm: new(server.Session), of: make(map[*device]*sessionDevice)}
+		s.look()
+		d.mu.Lock()
+		d.sessions[s] = struct{}{}
+		d.mu.Unlock()
+	}
+	quiet := func(s *session) bool {
+		told := false
+		s.on(dev).held.do(func() { told = true })
+		return !told
+	}
+	want := func(why string, is bool) {
+		t.Helper()
+		begin()
+		for _, s := range d.sessionList() {
+			if quiet(s) != is {
+				t.Errorf("%s: quiet %v", why, !is)
+			}
+		}
+	}
+	want("at first", false)
+	d.hush(dev, true)
+	want("in the first", true)
+	d.hush(dev, true)
+	want("in both", true)
+	d.hush(dev, false)
+	want("in the one that lasts longer", true)
+	d.hush(dev, false)
+	want("behind both", false)
+}
