@@ -313,11 +313,11 @@ func (qp *QP) Refuse(s packet.Syndrome) {
 const Lost = wqe.Lost
 
 // LateBells has late say of each send request that is posted how late its doorbell is, 0: it is
-// not. Nothing waits when open says so, or the connection is over; Device.Look then has qp look. It
-// does not wait.
-func (qp *QP) LateBells(late func(wr *rdma.SendWR) time.Duration, open func() bool) {
+// not. Nothing waits when over says so, which it does for good, or the connection is over;
+// Device.Look then has qp look. It does not wait.
+func (qp *QP) LateBells(late func(wr *rdma.SendWR) time.Duration, over func() bool) {
 	qp.callAsync(func() {
-		qp.work.Gate(late, func() bool { return open() || qp.State() != rdma.QPRTS })
+		qp.work.Gate(late, over, func() bool { return qp.State() != rdma.QPRTS })
 	})
 }
 

@@ -16,19 +16,37 @@ const Lost time.Duration = -1
 type gate struct {
 	queue.SendQueue
 	late func(wr *rdma.SendWR) time.Duration // 0: at once
-	open func() bool                         // nothing waits any more
+	over func() bool                         // nothing waits any more, for good
+	down func() bool                         // nothing waits: there is no connection
 	wake func()
 
 	kept  []rdma.SendWR // the oldest first: the one that waits, and one more if that was lost
 	until time.Time     // of the oldest; zero: it was lost
 }
 
-// Gate has late say of each request that is posted from now on how late its doorbell is, until open
-// says so. The QP's owner calls it.
-func (r *Requests) Gate(late func(wr *rdma.SendWR) time.Duration, open func() bool) {
+// Gate has late say of each request that is posted from now on how late its doorbell is, until over
+// says that this is over. Nothing waits while down says that there is no connection. The QP's owner
+// calls it.
+func (r *Requests) Gate(late func(wr *rdma.SendWR) time.Duration, over, down func() bool) {
 	q := &r.Queues
-	q.Send = &gate{SendQueue: q.Send, late: late, open: open, wake: r.owner.Wake}
+	q.Send = &gate{SendQueue: needed(q.Send), late: late, over: over, down: down, wake: r.owner.Wake}
 }
+
+// needed is q without the gates that are over and hold nothing: else each that there ever was would
+// be asked for each request.
+func needed(q queue.SendQueue) queue.SendQueue {
+	g, ok := q.(*gate)
+	if !ok {
+		return q
+	}
+	g.SendQueue = needed(g.SendQueue)
+	if len(g.kept) == 0 && g.over() {
+		return g.SendQueue
+	}
+	return g
+}
+
+func (g *gate) open() bool { return g.over() || g.down() }
 
 // Next implements queue.SendQueue.
 func (g *gate) Next(wr *rdma.SendWR) (ok bool, err error) {
