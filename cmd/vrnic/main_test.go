@@ -56,6 +56,7 @@ func TestWrongUsage(t *testing.T) {
 		{"show qp --wings", "see vrnic show qp --help"},
 		{"stat vrnic0", `"vrnic0"`},
 		{"version 2", `"2"`},
+		{"replay --step --qp 4294967299 /dev/null", "--qp: at most 4294967295"},
 		{"k8s --share 0", "--share 0 is not between 1 and 1000"},
 		{"k8s --net -1", "--net -1 is not between"},
 		{"k8s --dra --node= --share 1", "--dra wants the name of this node"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -129,6 +130,9 @@ func (t *Tools) replay(c *cli.Context) error {
 	}
 	if c.IsSet("qp") && !c.Bool("step") {
 		return t.Usage("--qp is for what --step shows")
+	}
+	if c.Uint("qp") > math.MaxUint32 {
+		return t.Usage("--qp: at most %d", uint32(math.MaxUint32))
 	}
 	f, err := os.Open(c.Args().First())
 	if err != nil {
