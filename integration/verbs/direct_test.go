@@ -86,7 +86,7 @@ func TestDirectLent(t *testing.T) {
 	t.Setenv("VRNIC_LEND_HEAP", "1")
 	top := direct(t, "user")
 	for _, c := range []struct{ program, cases string }{
-		{"memory", "kinds many shared threads"},
+		{"memory", "kinds many shared threads deregistered"},
 		{"transfer", "writes_and_reads gather inlined immediate atomics late_receives order unsignaled " +
 			"last_octet chains mixed"},
 		{"errors", "local_key local_bounds local_pd read_refused write_refused revoked read_sink " +

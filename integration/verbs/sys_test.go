@@ -168,6 +168,18 @@ func sysProgram(t *testing.T, name, source string, flags ...string) string {
 	return path
 }
 
+// A program that loads the library, unloads it and loads it again keeps one session: it loses
+// neither descriptors nor sessions to that.
+func TestLoadedAgain(t *testing.T) {
+	if sanitize.preload != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer's library stays loaded, too")
+	}
+	d := up(t, nil, "--device", deviceA)
+	d.startEnv(nil, sysProgram(t, "loaded", "loaded", "-ldl")).succeed(patience, "^1 devices$",
+		"^0 descriptors more$")
+	d.settle()
+}
+
 // A program that opens files where there is little room for it does so under `vrnic exec`,
 // and one that is left without devices has the kernel's files.
 func TestSysTight(t *testing.T) {

@@ -158,9 +158,9 @@ var cCases = []struct {
 	{program: "cm", cases: "unreachable", slow: true},
 	{program: "extended", cases: "cq_fields wr_calls no_wr_calls windows windows1 bind_refused " +
 		"parent_domains advice"},
-	{program: "memory", cases: "kinds many shared threads"},
+	{program: "memory", cases: "kinds many shared threads deregistered no_room"},
 	{program: "later", cases: "regions buffers speed"},
-	{program: "life", cases: "forks forks_while_busy forks_first execs exec_disconnects " +
+	{program: "life", cases: "forks forks_while_busy forks_first closes_all execs exec_disconnects " +
 		"main_thread_ends"},
 }
 
@@ -177,7 +177,8 @@ func TestC(t *testing.T) {
 
 // A daemon dies under programs that wait, poll, and come and go: all calls return.
 func TestDaemonKilled(t *testing.T) {
-	for _, c := range []string{"daemon_dies", "daemon_dies_polling", "daemon_dies_busy"} {
+	for _, c := range []string{"daemon_dies", "daemon_dies_polling", "daemon_dies_busy",
+		"daemon_dies_destroying"} {
 		t.Run(c, func(t *testing.T) {
 			rounds := 1
 			if c == "daemon_dies_busy" {

@@ -92,6 +92,8 @@ struct vrnic_session {
 	struct vrnic_session *next; /* all that this process or its ancestors opened */
 	atomic_bool dead; /* set once; checked before any shared memory is touched */
 	int sock;
+	dev_t sock_dev; /* and sock_ino: vrnic_sock_there */
+	ino_t sock_ino;
 	int doorbell;
 	pid_t daemon; /* of the same user, or 0 */
 	struct vrnic_map page;
@@ -176,6 +178,12 @@ VRNIC_EXPORT void vrnic_debug(const char *what, ...) __attribute__((format(print
 VRNIC_EXPORT bool vrnic_peer_gone(struct vrnic_session *s);
 
 /*
+ * Whether the session's socket is open still: programs close all descriptors that they do not know,
+ * and open files of their own that have the same numbers then.
+ */
+bool vrnic_sock_there(struct vrnic_session *s);
+
+/*
  * What stands in shared memory makes no sense. A daemon that ends a session closes the socket first
  * and then empties the memory: that is told apart in the log. Ends the session.
  */
@@ -208,7 +216,8 @@ bool vrnic_say_who(struct vrnic_session *s);
 
 /*
  * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or
- * an errno, and then the session is dead. For the child of a fork it is as unmapped.
+ * an errno, and then the session is dead unless this process had no room. For the child of a fork it
+ * is as unmapped.
  */
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
 /* The same, and fd stays open. */

@@ -55,7 +55,8 @@ int vrnic_map_open_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_
 {
 	int err = map_fd(fd, min, MAX_DAEMON_MEM, PROT_READ | PROT_WRITE, m);
 
-	if (err)
+	/* For want of memory of its own a program lacks what it has asked for, and nothing else. */
+	if (err && err != ENOMEM && err != EAGAIN)
 		vrnic_die(s, "memory from the daemon: %s", strerror(err));
 	return err;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,8 +94,16 @@ void vrnic_die(struct vrnic_session *s, const char *why, ...)
 	 * side that gave up: it closes the event pipes then, which wakes those who wait for events. The
 	 * descriptor stays open, since other threads may be about to use it.
 	 */
-	shutdown(s->sock, SHUT_RDWR);
+	if (vrnic_sock_there(s))
+		shutdown(s->sock, SHUT_RDWR);
 	errno = err;
+}
+
+bool vrnic_sock_there(struct vrnic_session *s)
+{
+	struct stat st;
+
+	return !fstat(s->sock, &st) && st.st_dev == s->sock_dev && st.st_ino == s->sock_ino;
 }
 
 /*
@@ -117,7 +126,7 @@ bool vrnic_peer_gone(struct vrnic_session *s)
 {
 	int err = errno;
 
-	if (!vrnic_dead(s) && hung_up(s->sock))
+	if (!vrnic_dead(s) && (!vrnic_sock_there(s) || hung_up(s->sock)))
 		vrnic_die(s, "the daemon has gone");
 	errno = err;
 	return vrnic_dead(s);
@@ -154,6 +163,10 @@ static int send_request(struct vrnic_session *s, uint16_t op, const void *req, s
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = len ? 2 : 1 };
 	ssize_t n;
 
+	if (!vrnic_sock_there(s)) {
+		vrnic_die(s, "the program has closed the daemon's socket");
+		return EIO;
+	}
 	if (fd >= 0) {
 		struct cmsghdr *cm = &c.align;
 

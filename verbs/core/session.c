@@ -12,6 +12,7 @@
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -153,6 +154,7 @@ static int socket_path(struct sockaddr_un *sa)
 
 static int dial(struct vrnic_session *s, struct sockaddr_un *sa)
 {
+	struct stat st;
 	int err;
 
 	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -161,6 +163,10 @@ static int dial(struct vrnic_session *s, struct sockaddr_un *sa)
 		vrnic_complain(VRNIC_CAUSE_SOCKET,
 			       "socket: %s", strerror(err));
 		return err;
+	}
+	if (!fstat(s->sock, &st)) {
+		s->sock_dev = st.st_dev;
+		s->sock_ino = st.st_ino;
 	}
 	do {
 		err = connect(s->sock, (struct sockaddr *)sa, sizeof(*sa)) ? errno : 0;
@@ -450,8 +456,10 @@ static void forked(void)
 	atomic_fetch_add(&vrnic_forks, 1);
 	for (s = atomic_load(&sessions); s; s = s->next) {
 		atomic_store(&s->dead, true);
-		vrnic_close(s->sock);
-		vrnic_close(s->doorbell);
+		if (vrnic_sock_there(s)) { /* else the program has closed both, and files of its own are there */
+			vrnic_close(s->sock);
+			vrnic_close(s->doorbell);
+		}
 		s->sock = s->doorbell = -1;
 		pthread_mutex_init(&s->rpc_lock, NULL);
 		pthread_mutex_init(&s->lend_lock, NULL);

@@ -58,13 +58,16 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	ch->ch.context = context;
 	ch->ch.fd = fds[0];
 	pthread_mutex_init(&ch->lock, NULL);
-	if (vrnic_map_fd(c->s, fds[1], VRNIC_CHAN_CONS + 64, &ch->map) ||
-	    !vrnic_check_pipe(c->s, ch->ch.fd) || !open_ring(ch)) {
+	err = vrnic_map_fd(c->s, fds[1], VRNIC_CHAN_CONS + 64, &ch->map);
+	if (err)
+		vrnic_rpc_handle(c->s, VRNIC_OP_DESTROY_CHAN, rep.chan, NULL, 0);
+	if (err || !vrnic_check_pipe(c->s, ch->ch.fd) || !open_ring(ch)) {
+		err = vrnic_dead(c->s) ? EIO : err;
 		vrnic_unmap(&ch->map);
 		vrnic_close(ch->ch.fd);
 		pthread_mutex_destroy(&ch->lock);
 		free(ch);
-		errno = EIO;
+		errno = err;
 		return NULL;
 	}
 	return &ch->ch;

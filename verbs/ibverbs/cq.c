@@ -108,10 +108,13 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 		use_head(cq, &m);
 		if (!check_ring(cq, &m, cqe, &size, &off))
 			err = EIO;
+	} else {
+		vrnic_rpc_handle(c->s, VRNIC_OP_DESTROY_CQ, rep.cq, NULL, 0);
 	}
 	if (err) {
+		err = vrnic_dead(c->s) ? EIO : err;
 		free_cq(cq);
-		errno = EIO;
+		errno = err;
 		return NULL;
 	}
 	use_ring(cq, &m, size, off, rep.cqe);

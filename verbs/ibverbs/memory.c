@@ -293,6 +293,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		return IBV_REREG_MR_ERR_CMD;
 	}
 	vrnic_region_remove(mr);
+	vrnic_qps_settle(old);
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		ibmr->pd = pd;
 		atomic_fetch_add(&to_vpd(pd)->users, 1);
@@ -321,6 +322,7 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	int err;
 
 	vrnic_region_remove(mr); /* first: another thread could post with its key */
+	vrnic_qps_settle(ibmr->pd);
 	err = vrnic_rpc_handle(s, VRNIC_OP_DEREG_MR, ibmr->handle, NULL, 0);
 	if (err && !vrnic_dead(s)) {
 		vrnic_region_add(mr); /* EBUSY: windows are bound to it */

@@ -439,6 +439,12 @@ int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_p
 struct vrnic_ah_attr vrnic_to_ah_attr(const struct ibv_ah_attr *a);
 struct vrnic_qp_attr vrnic_to_qp_attr(const struct ibv_qp_attr *a);
 
+/*
+ * qp.c: waits until no thread copies a message into a region that it has found before that was
+ * removed: a poll of a QP of pd. In the child of a fork nobody does.
+ */
+void vrnic_qps_settle(struct ibv_pd *pd);
+
 /* qp.c, rq.c. What a context has for programs, with those of post.c. */
 struct ibv_xrcd *vrnic_open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *attr);
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);

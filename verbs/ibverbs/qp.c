@@ -99,6 +99,22 @@ void vrnic_qp_connected(struct ibv_context *c, uint32_t qpn)
 	pthread_mutex_unlock(&all_lock);
 }
 
+void vrnic_qps_settle(struct ibv_pd *pd)
+{
+	struct vrnic_entry *e = NULL;
+	struct vrnic_rq *rq;
+
+	pthread_mutex_lock(&all_lock);
+	while ((e = vrnic_table_each(&all, e))) {
+		if (!vrnic_same_pd(qp_of(e)->qp.pd, pd) || !vrnic_mapped(&qp_of(e)->map))
+			continue;
+		rq = vrnic_rq_of(qp_of(e));
+		pthread_mutex_lock(&rq->lock);
+		pthread_mutex_unlock(&rq->lock);
+	}
+	pthread_mutex_unlock(&all_lock);
+}
+
 /* Counts the QP, which keeps its parts from being destroyed. */
 static void hold(struct vrnic_qp *qp, unsigned int n)
 {
@@ -242,9 +258,8 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 	if (err)
 		return err;
 	err = vrnic_map_fd(qp->s, fd, VRNIC_QP_RQ_STARVED + 64, &qp->map);
-	if (err)
-		return err;
-	err = open_memory(qp, &req, &rep);
+	if (!err)
+		err = open_memory(qp, &req, &rep);
 	if (err) {
 		if (!vrnic_dead(qp->s))
 			vrnic_rpc_handle(qp->s, VRNIC_OP_DESTROY_QP, rep.qp, NULL, 0);

@@ -297,8 +297,10 @@ static int make(struct vrnic_srq *srq, struct ibv_pd *pd, struct ibv_srq_attr *a
 	if (err)
 		return err;
 	err = vrnic_map_fd(s, fd, VRNIC_QP_RQ_STARVED + 64, &srq->map);
-	if (err)
+	if (err) {
+		vrnic_rpc_handle(s, VRNIC_OP_DESTROY_SRQ, rep.srq, NULL, 0);
 		return err;
+	}
 	if (!vrnic_read_layout(&srq->map, VRNIC_MAGIC_SRQ, &l) || !fits(s, &l, &req, &rep)) {
 		vrnic_corrupt(s, "a new SRQ");
 		err = EIO;

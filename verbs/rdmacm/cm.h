@@ -68,7 +68,7 @@ struct cm_id {
 	uint32_t qpn; /* of the QP that it was last asked to connect */
 	bool connected; /* ESTABLISHED was given, or the program established, and DISCONNECTED not */
 	bool disconnected; /* DISCONNECTED was given */
-	bool removed; /* DEVICE_REMOVAL was given */
+	bool removed; /* DEVICE_REMOVAL was given, or nothing is to be */
 	/* of a connection request: what the peer allows and asks for */
 	uint8_t responder_resources;
 	uint8_t initiator_depth;

@@ -58,6 +58,8 @@ int rdma_destroy_id(struct rdma_cm_id *rid)
 	int err, state = cm_enter();
 
 	err = cm_id_end(id);
+	if (!err)
+		id->removed = true; /* nothing is made up for it any more, should the session die now */
 	cm_leave(state);
 	if (err)
 		return cm_return(err);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 static struct vt_pair p;
@@ -162,6 +163,45 @@ static void forks_first(void)
 	}
 	for (int i = 0; i < 4; i++)
 		child_ended_well(pids[i]);
+}
+
+/*
+ * A program closes all descriptors that it does not know, without a fork, and opens files of its own: those are closed by
+ * nobody, in the child of a fork neither, nothing is written there, and the devices are found again.
+ */
+static void closes_all(void)
+{
+	struct ibv_device **list;
+	int own[8], pair[2], n;
+	char c;
+	pid_t pid = fork(), child;
+
+	CHECK(pid >= 0);
+	if (pid) {
+		child_ended_well(pid);
+		return;
+	}
+	CHECK(list = ibv_get_device_list(&n));
+	ibv_free_device_list(list);
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+	for (int i = 0; i < 8; i++)
+		CHECK((own[i] = open("/dev/null", O_RDWR)) >= 0);
+	CHECK((child = fork()) >= 0);
+	if (!child) {
+		for (int i = 0; i < 8; i++)
+			CHECK(fcntl(own[i], F_GETFD) >= 0);
+		CHECK(fcntl(pair[0], F_GETFD) >= 0 && fcntl(pair[1], F_GETFD) >= 0);
+		_exit(0);
+	}
+	child_ended_well(child);
+	CHECK(list = ibv_get_device_list(&n));
+	CHECK(n > 0);
+	ibv_free_device_list(list);
+	CHECK_ERRNO(read(pair[0], &c, 1), EAGAIN);
+	CHECK_ERRNO(read(pair[1], &c, 1), EAGAIN);
+	_exit(0);
 }
 
 /* An exec takes no descriptor along: what the library has open is close-on-exec. */
@@ -476,10 +516,45 @@ static void daemon_dies_busy(void)
 	}
 }
 
+static void *destroys(void *id)
+{
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	return NULL;
+}
+
+/* While an id is being destroyed, which waits for an event to be acknowledged: none is made up for it. */
+static void daemon_dies_destroying(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct sockaddr_storage src, dst;
+	struct rdma_cm_event *ev, *last;
+	struct rdma_cm_id *id, *other;
+	pthread_t t;
+
+	CHECK(ch);
+	CHECK_EQ(rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_create_id(ch, &other, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_resolve_addr(id, vt_addr(&vt_client, 0, &src), vt_addr(&vt_server, 1, &dst), 1000), 0);
+	ev = vt_event(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK_EQ(pthread_create(&t, NULL, destroys, id), 0);
+	usleep(200000); /* that it waits already; if not, nothing else is right */
+	printf("kill the daemon\n");
+	last = vt_event(ch, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	CHECK(last->id == other);
+	CHECK_EQ(rdma_ack_cm_event(last), 0);
+	vt_no_event(ch);
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	CHECK_EQ(rdma_destroy_id(other), 0);
+	rdma_destroy_event_channel(ch);
+}
+
 static const struct vt_case cases[] = {
-	{ "forks", forks }, { "forks_while_busy", forks_while_busy }, { "forks_first", forks_first }, { "execs", execs },
+	{ "forks", forks }, { "forks_while_busy", forks_while_busy }, { "forks_first", forks_first }, { "closes_all", closes_all },
+	{ "execs", execs },
 	{ "exec_disconnects", exec_disconnects }, { "main_thread_ends", main_thread_ends },
-	{ "daemon_dies", daemon_dies }, { "daemon_dies_polling", daemon_dies_polling }, { "daemon_dies_busy", daemon_dies_busy }, {},
+	{ "daemon_dies", daemon_dies }, { "daemon_dies_polling", daemon_dies_polling }, { "daemon_dies_busy", daemon_dies_busy },
+	{ "daemon_dies_destroying", daemon_dies_destroying }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

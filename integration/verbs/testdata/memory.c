@@ -5,7 +5,10 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
 
 static struct vt_pair p;
 static char bss[100000];
@@ -188,8 +191,90 @@ static void threads(void)
 	vt_close(&p);
 }
 
+/* A poll that copies a message into a region while that is deregistered has copied it when it is. */
+static atomic_bool copies, gone;
+
+static void copying(const struct iovec *iov, int n)
+{
+	(void)iov, (void)n;
+	atomic_store(&copies, true);
+	for (int i = 0; i < 200 && !atomic_load(&gone); i++)
+		usleep(1000);
+}
+
+static void *polls_one(void *cq)
+{
+	vt_wc(cq, 7, IBV_WC_SUCCESS, IBV_WC_RECV);
+	return NULL;
+}
+
+static void deregistered(void)
+{
+	void (*tell)(void (*)(const struct iovec *, int)) = dlsym(RTLD_DEFAULT, "vrnic_tell_placing");
+	struct ibv_recv_wr wr = { .wr_id = 7, .num_sge = 1 }, *bad;
+	struct ibv_sge sge;
+	struct ibv_mr *mr;
+	pthread_t t;
+	char *m;
+
+	CHECK(tell);
+	vt_open(&p, &(struct vt_opts){ 0 });
+	m = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(m != MAP_FAILED);
+	CHECK(mr = ibv_reg_mr(p.b.pd, m, 65536, IBV_ACCESS_LOCAL_WRITE));
+	sge = (struct ibv_sge){ (uintptr_t)m, 1000, mr->lkey };
+	wr.sg_list = &sge;
+	CHECK_EQ(ibv_post_recv(p.b.qp, &wr, &bad), 0);
+	vt_send(&p.a, 1, 0, 1000);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_SEND);
+	tell(copying);
+	CHECK_EQ(pthread_create(&t, NULL, polls_one, p.b.rcq), 0);
+	while (!atomic_load(&copies))
+		usleep(100);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(munmap(m, 65536), 0);
+	atomic_store(&gone, true);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	tell(NULL);
+	vt_close(&p);
+}
+
+/* Where the program has no room for a queue, that is all: what it has goes on. */
+static void no_room(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which want room of their own */
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 2048, 2048, 4, 4, 64 } };
+	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 8192, .max_sge = 4 } };
+	struct rlimit all, few;
+	unsigned long pages;
+	FILE *f;
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	attr.send_cq = attr.recv_cq = p.a.scq;
+	CHECK(f = fopen("/proc/self/statm", "r"));
+	CHECK_EQ(fscanf(f, "%lu", &pages), 1);
+	fclose(f);
+	CHECK_EQ(getrlimit(RLIMIT_AS, &all), 0);
+	few = all;
+	few.rlim_cur = (pages + 16) * sysconf(_SC_PAGESIZE);
+	CHECK_EQ(setrlimit(RLIMIT_AS, &few), 0);
+	CHECK_NULL(ibv_create_cq(p.a.id->verbs, 32768, NULL, NULL, 0), ENOMEM);
+	CHECK_NULL(ibv_create_srq(p.a.pd, &srq), ENOMEM);
+	CHECK_NULL(ibv_create_qp(p.a.pd, &attr), ENOMEM);
+	CHECK_EQ(ibv_resize_cq(p.a.scq, 32768), ENOMEM);
+	CHECK_EQ(setrlimit(RLIMIT_AS, &all), 0);
+	CHECK_EQ(ibv_resize_cq(p.a.scq, 4096), 0);
+	vt_recv(&p.b, 1, 0, 10);
+	vt_send(&p.a, 2, 0, 10);
+	vt_wc(p.a.scq, 2, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 1, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_close(&p);
+#endif
+}
+
 static const struct vt_case cases[] = {
-	{ "kinds", kinds }, { "many", many }, { "shared", shared }, { "threads", threads }, {},
+	{ "kinds", kinds }, { "many", many }, { "shared", shared }, { "threads", threads },
+	{ "deregistered", deregistered }, { "no_room", no_room }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }
