@@ -51,6 +51,9 @@ var cmOperations = map[rpc.Op]handler{
 			if !ok1 || !ok2 {
 				return syscall.EINVAL
 			}
+			if err := id.ask(); err != nil { // that there is no way is an event, as often as it is asked
+				return err
+			}
 			return id.h.ResolveAddr(src, dst, r.TimeoutMS)
 		}),
 	rpc.OpCMResolveRoute: onID(func(r *rpc.CMResolveRouteRequest) uint32 { return r.ID },

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -195,8 +196,32 @@ type queuedEvent struct {
 	ev    rpc.CMEvent
 }
 
-// hardEvents is where events other than requests stop too: an id has a handful in its life.
-func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
+// maxEvents is how many events of an id may wait, beside the requests of a listener, which its
+// channel bounds, and those of its groups. A program that takes events has a handful. Calls that an
+// event answers, and that can be made again, are refused when maxAsked wait: what comes by itself,
+// such as DISCONNECTED, finds room behind them.
+const (
+	maxEvents = 64
+	maxAsked  = maxEvents / 2
+)
+
+// eventsOfGroup is how many events there are of a group: that it was joined, and that it is gone.
+const eventsOfGroup = 2
+
+// own is how many events wait that are no requests. The lock of id's channel is held.
+func (id *CMID) own() int { return id.queued - id.requests }
+
+// ask says why a call cannot be answered by an event; nil: it can.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
+func (id *CMID) ask() error {
+	defer id.lock().mu.Unlock()
+	if n := id.own(); n >= maxAsked+eventsOfGroup*len(id.groups) {
+		return &Refusal{syscall.ENOMEM, fmt.Sprintf("the connection manager id has %d events that wait: "+
+			"take them first (rdma_get_cm_event)", n)}
+	}
+	return nil
+}
 
 // push queues e at the channel of its id.
 //
@@ -210,11 +235,14 @@ func (e queuedEvent) push() error {
 		ch = e.id.lock()
 	}
 	defer ch.mu.Unlock()
-	n := len(ch.q)
 	if !ch.pipe.Open() || e.id.dead {
 		return syscall.ENODEV
 	}
-	if e.child != nil && n >= ch.max || n >= ch.hardEvents() {
+	full := e.id.own() >= maxEvents+eventsOfGroup*len(e.id.groups)
+	if e.child != nil {
+		full = len(ch.q) >= ch.max
+	}
+	if full {
 		return syscall.ENOMEM
 	}
 	ch.add(e)
@@ -227,6 +255,9 @@ func (e queuedEvent) push() error {
 // lock of its id's channel is held.
 func (e *queuedEvent) count(n int) {
 	e.id.queued += n
+	if e.child != nil {
+		e.id.requests += n
+	}
 	if m := e.id.membershipOf(&e.ev); m != nil {
 		m.queued += n
 	}
@@ -422,6 +453,7 @@ type CMID struct {
 	uid      uint64
 	reported uint32
 	queued   int // events that wait
+	requests int // those of them that are a listener's requests
 	dead     bool
 	known    bool // the client knows the handle
 	groups   map[netip.Addr]*membership

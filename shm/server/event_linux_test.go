@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -126,5 +127,68 @@ func TestSRQRefusal(t *testing.T) {
 			!strings.Contains(rpc.CString(why.Why[:]), says) {
 			t.Errorf("%v, %q does not say %q", err, rpc.CString(why.Why[:]), says)
 		}
+	}
+}
+
+// An id whose events nobody takes can be asked for a part of those only that it may have waiting:
+// what comes by itself finds room, and a listener's requests are not counted for it.
+func TestEventsOfOneID(t *testing.T) {
+	ts := newServer(t)
+	c := rawConnect(t, ts.path)
+	hello := goodHello()
+	hello.Features = rpc.FeatureReasons
+	c.do(rpc.OpHello, hello, nil)
+	var ch rpc.CMCreateChanReply
+	c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	var id rpc.CMCreateIDReply
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP}, &id)
+	f := ts.id(0)
+	for range 2 * maxEvents {
+		if err := f.id.PushRequest(rpc.CMEvent{}, func(child *CMID) IDHandler {
+			return &fakeID{h: f.h, id: child}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resolve := func(rep rpc.Message) error {
+		_, err := c.try(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: id.ID,
+			Dst: rpc.MakeSockAddr(netip.MustParseAddrPort("192.0.2.1:7"))}, rep)
+		return err
+	}
+	for i := range maxAsked {
+		if err := resolve(nil); err != nil {
+			t.Fatalf("resolve %d: %v", i, err)
+		}
+	}
+	var why rpc.Refusal
+	if err := resolve(&why); !errors.Is(err, syscall.ENOMEM) ||
+		!strings.Contains(rpc.CString(why.Why[:]), "32 events that wait") {
+		t.Errorf("one more: %v, %q", err, rpc.CString(why.Why[:]))
+	}
+
+	// Each group has room for what is told of it, and what comes by itself has the rest.
+	for i := range uint64(3) {
+		group := netip.AddrFrom4([4]byte{224, 0, 1, byte(i)})
+		c.do(rpc.OpCMJoinMulticast, &rpc.CMJoinMulticastRequest{ID: id.ID, UID: i,
+			Addr: rpc.MakeSockAddr(netip.AddrPortFrom(group, 0))}, nil)
+		f.id.Push(rpc.CMEvent{Type: rpc.EvMulticastError, Group: i})
+	}
+	for i := range maxEvents - maxAsked {
+		if err := f.id.Push(rpc.CMEvent{Type: rpc.EvDisconnected}); err != nil {
+			t.Fatalf("event %d that nobody asked for: %v", i, err)
+		}
+	}
+	if err := f.id.Push(rpc.CMEvent{Type: rpc.EvDisconnected}); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("an event beyond all bounds: %v", err)
+	}
+
+	for {
+		var e rpc.CMEvent
+		if _, err := c.try(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: ch.Chan}, &e); err != nil {
+			break
+		}
+	}
+	if err := resolve(nil); err != nil {
+		t.Errorf("when all have been taken: %v", err)
 	}
 }

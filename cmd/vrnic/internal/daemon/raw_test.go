@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -351,6 +352,41 @@ func TestEventsNotTaken(t *testing.T) {
 	}
 	e.Close()
 	wantRefused(room, "a request to a client that has gone")
+}
+
+// An id that is asked for a way to nowhere, again and again, by a program that takes no events, is
+// soon refused, whether a device or the daemon says that there is none.
+func TestWaysToNowhere(t *testing.T) {
+	const enough = 1000
+	d := daemontest.Start(t)
+	e := shmtest.NewRaw(t, d.Socket()).Hello()
+	ch, _ := e.CM()
+	nowhere := rpc.MakeSockAddr(netip.MustParseAddrPort("192.0.2.1:7"))
+	for what, bound := range map[string]string{"bound": "10.77.0.2:4000", "not bound": ""} {
+		id := e.ID(ch)
+		if bound != "" {
+			e.Must(rpc.OpCMBind, &rpc.CMBindRequest{ID: id,
+				Addr: rpc.MakeSockAddr(netip.MustParseAddrPort(bound))}, nil)
+		}
+		resolve := func() error {
+			_, err := e.Call(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: id, Dst: nowhere}, nil)
+			return err
+		}
+		n, err := 0, error(nil)
+		for ; n < enough && err == nil; n++ {
+			err = resolve()
+		}
+		if !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("%s: %v behind %d ways to nowhere", what, err, n)
+		}
+		for range n - 1 {
+			e.WantEvent(ch, rpc.EvAddrError)
+		}
+		if err := resolve(); err != nil {
+			t.Errorf("%s: %v when all events have been taken", what, err)
+		}
+		e.WantEvent(ch, rpc.EvAddrError)
+	}
 }
 
 // A client with memory of its own has an SRQ for two QPs, one of which sends from a slab. Who waits
