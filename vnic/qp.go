@@ -54,6 +54,10 @@ type QPOptions struct {
 	EndInError bool
 }
 
+// SendMemory is how many octets, nearly, a QP of this kind takes for requests that are under way:
+// by far the most of what it takes, beside its queues where those are in this process.
+func SendMemory(c *rdma.QPConfig) int64 { return wqe.SendMemory(c) }
+
 // A QP is a queue pair. It implements rdma.QP.
 //
 // What each message needs is in front and together, with the first slots of its queues: with many

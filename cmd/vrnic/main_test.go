@@ -72,8 +72,8 @@ func TestWrongUsage(t *testing.T) {
 		{"up --device " + device + " --port tap:x,addr=10.0.0.1/24", "10.0.0.1"},
 		{"up --limit wings=2", `"wings" is not known; there are pds, mrs, `},
 		{"up --limit wings=2", "sessions-per-uid"},
-		{"up --limit wings=2", ", memberships, requests, peer-requests, half-open, peer-half-open, " +
-			"peer-connections\n"},
+		{"up --limit wings=2", ", memberships, queue-bytes, requests, peer-requests, half-open, " +
+			"peer-half-open, peer-connections\n"},
 		{"up --limit qps=0", "qps"},
 		{"up --limit qps=many", `"many"`},
 		{"up --limit qps", `"qps"`},

@@ -182,6 +182,7 @@ func limitTable(t *testing.T) string {
 		"defaultIDs()":            "one for each 8 KiB of memory, at least 131072",
 		"defaultRegions()":        "one for each 2 KiB of memory",
 		"defaultLent()":           "the memory of the machine, at least 4 GiB",
+		"defaultQueues()":         "a quarter of the memory, at least 256 MiB",
 		"defaultRings()":          "an eighth of the memory, at least 256 MiB",
 		"defaultSessions()":       "256 to 4096: a 16th of the descriptors, a quarter of the threads",
 		"defaultSessionsPerUID()": "a quarter of `sessions`",

@@ -87,7 +87,7 @@ func (s *Session) enterGroup() error {
 // leaveGroups counts n less.
 func (s *Session) leaveGroups(n int) {
 	s.groups -= n
-	s.srv.memberships.give(s.account(), n)
+	s.srv.memberships.give(s.account(), int64(n))
 }
 
 func (o *operation) detachMcast(req *rpc.AttachMcastRequest) error {

@@ -244,6 +244,11 @@ func (p *fakePD) QPSize(c rpc.QPCaps, _ uint32) (size QPSize) {
 
 const oddInline = 97
 
+// fakeQPMemory is what a QP is said to take.
+const fakeQPMemory = 600
+
+func (p *fakePD) QPMemory(rpc.QPCaps) int64 { return fakeQPMemory }
+
 func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()

@@ -80,6 +80,8 @@ type PDHandler interface {
 	CreateSRQ(req *rpc.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
 	// QPSize is what a QP of a type is said to have that asks for these.
 	QPSize(asked rpc.QPCaps, typ uint32) QPSize
+	// QPMemory is how many octets of its own a QP takes whose rings have caps.
+	QPMemory(caps rpc.QPCaps) int64
 	CreateQP(p *QPParts) (QPHandler, error)
 	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
 	// call may know it.

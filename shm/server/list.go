@@ -157,6 +157,7 @@ type UserRow struct {
 	Regions  int64 `json:"regions"`
 	Mappings int64 `json:"mappings"`
 	Pipes    int64 `json:"pipes"`
+	Queues   int64 `json:"queue_bytes"`
 	Me       bool  `json:"me,omitempty"`
 }
 
@@ -169,7 +170,7 @@ func (s *Server) Users() []UserRow {
 		r := of[who]
 		if r == nil {
 			r = &UserRow{UID: who.uid, Guest: who.guest, Regions: s.regions.of(who),
-				Mappings: s.mappings.of(who), Pipes: s.pipes.of(who)}
+				Mappings: s.mappings.of(who), Pipes: s.pipes.of(who), Queues: s.queues.of(who)}
 			of[who], rows = r, append(rows, r)
 		}
 		r.Sessions++

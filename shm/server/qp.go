@@ -19,6 +19,7 @@ type qpObj struct {
 	h              QPHandler
 	rings          *ring.DaemonQP
 	mem            *osmem.Region
+	own            int64 // octets that the daemon has for it
 	caps           rpc.QPCaps
 	num            uint32
 	bell           *bellObj
@@ -290,9 +291,14 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	if err != nil {
 		return nil, err
 	}
+	q.own = pd.h.QPMemory(caps)
+	if err := s.srv.queues.takeMany(s.account(), s.privileged(), q.own); err != nil {
+		return nil, err
+	}
 	l := caps.Layout()
 	mem, fd, err := s.newRing("qp", l.Size())
 	if err != nil {
+		s.giveQueue(q.own)
 		return nil, err
 	}
 	o.send(fd)
@@ -301,6 +307,7 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 	if q.h, err = pd.h.CreateQP(parts); err != nil {
 		o.out = nil
 		s.freeRing(mem)
+		s.giveQueue(q.own)
 		return nil, err
 	}
 	q.num = q.h.Num()
@@ -366,6 +373,10 @@ func (o *operation) destroyQP(req *rpc.HandleRequest) (*rpc.DestroyReply, error)
 	q.hold(-1)
 	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)
+	s.giveQueue(q.own)
 	r := q.pd.ctx.events.forget(rpc.ObjQP, req.Handle)
 	return &r, nil
 }
+
+// giveQueue gives octets back that a queue has had.
+func (s *Session) giveQueue(n int64) { s.srv.queues.give(s.account(), n) }

@@ -24,13 +24,14 @@ type Limits struct {
 	RingBytes          int64
 	Contexts           int
 	SessionsPerUID     int
-	Sessions           int // of the daemon
-	HelloMS            int // milliseconds from connect to HELLO
-	IDs                int // CM ids, PDs and AHs of all sessions of the daemon
-	Regions            int // memory regions and windows of all sessions of the daemon
-	Mappings           int // of all sessions of the daemon
-	Pipes              int // event pipes of all sessions of the daemon
-	Memberships        int // in multicast groups, of all sessions of the daemon
+	Sessions           int   // of the daemon
+	HelloMS            int   // milliseconds from connect to HELLO
+	IDs                int   // CM ids, PDs and AHs of all sessions of the daemon
+	Regions            int   // memory regions and windows of all sessions of the daemon
+	Mappings           int   // of all sessions of the daemon
+	Pipes              int   // event pipes of all sessions of the daemon
+	Memberships        int   // in multicast groups, of all sessions of the daemon
+	QueueBytes         int64 // of the daemon's memory, of all sessions of the daemon
 }
 
 // A LimitInfo describes one limit by the name that `--limit NAME=N` takes.
@@ -110,6 +111,9 @@ var LimitTable = []LimitInfo{
 	limitInt("memberships",
 		"memberships of queue pairs and ids in multicast groups, for all sessions of the daemon", 8192,
 		1<<30, func(l *Limits) *int { return &l.Memberships }),
+	limitInt64("queue-bytes",
+		"octets of the daemon's own for queue pairs and events, for all sessions of the daemon",
+		defaultQueues(), 1<<46, func(l *Limits) *int64 { return &l.QueueBytes }),
 }
 
 // defaultSessions is what a sixteenth of the descriptors and a quarter of the threads are enough
@@ -131,6 +135,10 @@ func defaultIDs() int64 { return max(memory()>>13, 1<<17) }
 
 // defaultRegions is what half of the memory is enough for: a region takes less than a kilobyte.
 func defaultRegions() int64 { return max(memory()>>11, 1<<17) }
+
+// defaultQueues is a quarter of the memory. A ring is memory only once somebody has written there;
+// what the daemon has beside it takes its place at once, up to 67 MB for a QP.
+func defaultQueues() int64 { return max(memory()/4, 256<<20) }
 
 // defaultMappings is half of what the kernel allows: the Go runtime dies when its own mmap fails.
 func defaultMappings() int64 {

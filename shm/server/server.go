@@ -79,6 +79,7 @@ type Server struct {
 	pipes       *pool
 	shared      *pool // descriptors: TakeDescriptor
 	memberships *pool
+	queues      *pool // octets
 	violations  atomic.Uint64
 	refused     atomic.Uint64
 	accepted    atomic.Uint64
@@ -150,6 +151,7 @@ func Listen(path string, cfg Config) (*Server, error) {
 	s.pipes = newPool("pipes", "event pipes", s.limits.Pipes)
 	s.shared = newPool("pipes", "descriptors for peers", s.limits.Pipes/pipesToShared)
 	s.memberships = newPool("memberships", "memberships in multicast groups", s.limits.Memberships)
+	s.queues = newPool("queue-bytes", "octets of memory for queues", s.limits.QueueBytes)
 	s.rights = osmem.ThisProcess()
 	s.log = limitlog.New(cfg.Log.Handler())
 	if cfg.FD != 0 {
@@ -394,10 +396,12 @@ func (s *Server) SetLimits(l Limits) {
 	s.mu.Lock()
 	s.limits = l
 	s.mu.Unlock()
-	for p, max := range map[*pool]int{s.ids: l.IDs, s.regions: l.Regions, s.mappings: l.Mappings,
-		s.pipes: l.Pipes, s.shared: l.Pipes / pipesToShared, s.memberships: l.Memberships} {
+	for p, max := range map[*pool]int64{s.ids: int64(l.IDs), s.regions: int64(l.Regions),
+		s.mappings: int64(l.Mappings), s.pipes: int64(l.Pipes),
+		s.shared: int64(l.Pipes / pipesToShared), s.memberships: int64(l.Memberships),
+		s.queues: l.QueueBytes} {
 		p.mu.Lock()
-		p.max = int64(max)
+		p.max = max
 		p.mu.Unlock()
 	}
 }

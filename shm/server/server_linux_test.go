@@ -667,6 +667,9 @@ func TestObjectQuotas(t *testing.T) {
 		{"qps=1", rpc.OpCreateQP, func(_ *rawClient, q *rawQP) rpc.Message {
 			return &rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
 		}, false},
+		{"queue-bytes=1000", rpc.OpCreateQP, func(_ *rawClient, q *rawQP) rpc.Message {
+			return &rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
+		}, false},
 		{"ring-bytes=100000", rpc.OpCreateCQ, func(_ *rawClient, q *rawQP) rpc.Message {
 			return &rpc.CreateCQRequest{Ctx: q.ctx, CQE: 4096}
 		}, false},

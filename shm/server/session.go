@@ -268,6 +268,7 @@ func (s *Session) freeAll() {
 	defer s.mu.Unlock()
 	for _, q := range s.qps.m {
 		q.mem.Release()
+		s.giveQueue(q.own)
 	}
 	for _, q := range s.srqs.m {
 		q.mem.Release()
@@ -289,8 +290,8 @@ func (s *Session) freeAll() {
 			m.mem.Close()
 		}
 	}
-	s.srv.regions.give(s.account(), len(s.mrs.m)+len(s.mws.m))
-	s.srv.ids.give(s.account(), len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
+	s.srv.regions.give(s.account(), int64(len(s.mrs.m)+len(s.mws.m)))
+	s.srv.ids.give(s.account(), int64(len(s.ids.m)+len(s.pds.m)+len(s.ahs.m)))
 	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
 		s.releaseMem(m)

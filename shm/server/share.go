@@ -87,27 +87,35 @@ type pool struct {
 	users map[account]int64 // +checklocks:mu
 }
 
-func newPool(limit, what string, max int) *pool {
+func newPool[N int | int64](limit, what string, max N) *pool {
 	return &pool{limit: limit, what: what, max: int64(max), users: make(map[account]int64)}
 }
 
 // take takes one for a session of who; the error is a *Refusal.
-func (p *pool) take(who account, privileged bool) error {
+func (p *pool) take(who account, privileged bool) error { return p.takeMany(who, privileged, 1) }
+
+// takeMany takes n, or none.
+func (p *pool) takeMany(who account, privileged bool, n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	most, all := p.max, p.max
 	if !privileged {
 		most, all = max(p.max/2, 1), p.max-p.max/8
 	}
-	switch {
-	case p.users[who] >= most:
-		return refuseOver(syscall.ENOMEM, p.limit,
-			"%v has %d of the daemon's %d %s, as many as one user may", who, p.users[who], p.max, p.what)
-	case p.all >= all:
-		return refuseOver(syscall.ENOMEM, p.limit, "the daemon's %d %s are taken: %s", all, p.what,
-			shares(p.users, who, privileged))
+	wants := ""
+	if n > 1 {
+		wants = fmt.Sprintf(", and %d are wanted", n)
 	}
-	p.add(who, 1)
+	switch {
+	case n > most-p.users[who]:
+		return refuseOver(syscall.ENOMEM, p.limit,
+			"%v has %d of the daemon's %d %s, as many as one user may%s", who, p.users[who], p.max,
+			p.what, wants)
+	case n > all-p.all:
+		return refuseOver(syscall.ENOMEM, p.limit, "the daemon's %d %s are taken: %s%s", all, p.what,
+			shares(p.users, who, privileged), wants)
+	}
+	p.add(who, n)
 	return nil
 }
 
@@ -119,10 +127,10 @@ func (p *pool) force(who account) {
 }
 
 // give gives n back.
-func (p *pool) give(who account, n int) {
+func (p *pool) give(who account, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.add(who, -int64(n))
+	p.add(who, -n)
 }
 
 // +checklocks:p.mu
@@ -157,7 +165,7 @@ func (s *Server) Pools() []PoolUse {
 	s.mu.Lock()
 	use := []PoolUse{{"sessions", int64(len(s.sessions))}}
 	s.mu.Unlock()
-	for _, p := range []*pool{s.ids, s.regions, s.mappings, s.pipes, s.memberships} {
+	for _, p := range []*pool{s.ids, s.regions, s.mappings, s.pipes, s.memberships, s.queues} {
 		use = append(use, PoolUse{p.limit, p.count()})
 	}
 	return use

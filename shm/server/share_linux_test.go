@@ -105,6 +105,48 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// One user's queue pairs take half of the memory that there is for queues, in however many
+// sessions, and give it back when they, or their sessions, end.
+func TestQueueMemory(t *testing.T) {
+	ts := newServer(t, "queue-bytes=5000")
+	ts.strangers.Store(true)
+	who := account{uid: uint32(os.Getuid())}
+	a, b := ts.client(), ts.client()
+	q, p := a.newQP(), b.newQP()
+	more := func(c *rawClient, q *rawQP) (uint32, error) {
+		var rep rpc.CreateQPReply
+		req := &rpc.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
+		_, err := c.try(rpc.OpCreateQP, req, &rep)
+		return rep.QP, err
+	}
+	for c, of := range map[*rawClient]*rawQP{a: q, b: p} {
+		if _, err := more(c, of); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := ts.srv.queues.of(who); n != 4*fakeQPMemory {
+		t.Fatalf("%d octets are counted", n)
+	}
+	if _, err := more(b, p); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a fifth: %v", err)
+	}
+	want := "has 2400 of the daemon's 5000 octets of memory for queues, as many as one user may, " +
+		"and 600 are wanted (\"vrnic up --limit queue-bytes=N\" sets the limit)"
+	if err := ts.srv.queues.takeMany(who, false, fakeQPMemory); !strings.HasSuffix(fmt.Sprint(err),
+		want) {
+		t.Errorf("told %v\nwant %s", err, want)
+	}
+	a.do(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q.qp}, nil)
+	if _, err := more(b, p); err != nil {
+		t.Errorf("behind one that was destroyed: %v", err)
+	}
+	b.close()
+	ts.want("the memory is free", func() bool { return ts.srv.queues.of(who) == fakeQPMemory })
+	if r := ts.srv.Users(); len(r) != 1 || r[0].Queues != fakeQPMemory {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Beyond the limits root and the daemon's own user may look, and nothing else.
 func TestLooking(t *testing.T) {
 	ts := newServer(t, "sessions-per-uid=1", "mappings=4")

@@ -39,6 +39,8 @@ type loopQP struct {
 
 func (p *loopPD) QPSize(rpc.QPCaps, uint32) server.QPSize { return server.QPSize{} }
 
+func (p *loopPD) QPMemory(rpc.QPCaps) int64 { return 0 }
+
 func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"unsafe"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
@@ -39,6 +41,17 @@ func (s *sendSide) init(r *Requests) {
 		e.List.Init(r.cfg.MaxSendSGE)
 		e.WR.Inline = make([]byte, 0, r.cfg.MaxInline)
 	}
+}
+
+// SendMemory is how many octets init makes room for, nearly: by far the most that a QP takes.
+func SendMemory(cfg *rdma.QPConfig) int64 {
+	var e Request
+	room := uintptr(cfg.MaxInline)
+	if cfg.MaxSendSGE > len(e.sge) {
+		room += uintptr(cfg.MaxSendSGE) * (unsafe.Sizeof(e.sge[0]) + unsafe.Sizeof((*mem.MR)(nil)))
+	}
+	room += room / 8 // what the allocator rounds up
+	return int64(queue.Slots(cfg.MaxSendWR)) * int64(unsafe.Sizeof(e)+room)
 }
 
 // roomFor is room for n SGEs: what is given, beside what it belongs to, if that is enough.

@@ -29,7 +29,7 @@ func limits() (args []string) {
 		n    int
 	}{
 		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64},
-		{"depth", abi.MaxDepth}, {"ring-bytes", 1 << 32},
+		{"depth", abi.MaxDepth}, {"ring-bytes", 1 << 32}, {"queue-bytes", 1 << 36},
 		{"peer-connections", 2*load.MaxQPs + 64}, {"sessions-per-uid", 1024}, {"sessions", 1024},
 	} {
 		args = append(args, "--limit", l.name+"="+strconv.Itoa(l.n))

@@ -22,8 +22,10 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/server"
+	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 // stable is a row without what changes by itself.
@@ -536,5 +538,75 @@ func TestLimits(t *testing.T) {
 	if _, err := look.Open("vrnic0"); !errors.Is(err, rdma.ErrLimit) ||
 		!strings.Contains(err.Error(), "--limit sessions-per-uid=N") {
 		t.Errorf("a third session of a user with two opens a device: %v", err)
+	}
+}
+
+// What the daemon takes for itself when a client makes queue pairs is counted, and a client can
+// have no more of it than the limit.
+func TestQPMemory(t *testing.T) {
+	const room = 200 << 20
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		c.Limits = server.DefaultLimits()
+		c.Limits.QueueBytes = room
+	})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	counted := func() int64 {
+		for _, p := range d.Metrics().Pools {
+			if p.Limit == "queue-bytes" {
+				return p.Used
+			}
+		}
+		t.Fatal("nothing is counted")
+		return 0
+	}
+	r := shmtest.NewRaw(t, d.Socket()).Hello()
+	ctx := r.Ctx(0)
+	pd, cq := r.PD(ctx), r.CQ(ctx, 8, 0)
+	for _, caps := range []rpc.QPCaps{
+		{MaxSendWR: 1024, MaxSendSGE: 1, MaxRecvWR: 32768},
+		{MaxSendWR: 32768, MaxSendSGE: 1},
+		{MaxSendWR: 32768, MaxSendSGE: 32, MaxInline: 1024, TxSlab: 1 << 20},
+	} {
+		var qps []uint32
+		made := func() error {
+			var rep rpc.CreateQPReply
+			fds, err := r.Call(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd, SendCQ: cq.Handle,
+				RecvCQ: cq.Handle, Caps: caps}, &rep)
+			osmem.CloseFDs(fds)
+			if err == nil {
+				qps = append(qps, rep.QP)
+			}
+			return err
+		}
+		before := heap()
+		for range 2 {
+			if err := made(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// What else the process does meanwhile takes some.
+		const more = 256 << 10
+		if took, n := heap()-before, counted(); took > n+more || n > took+took/4+more {
+			t.Errorf("%+v: two take %d octets, counted as %d", caps, took, n)
+		}
+		for err := error(nil); caps.MaxSendWR == 32768 && err == nil; {
+			if err = made(); err != nil && !errors.Is(err, syscall.ENOMEM) {
+				t.Error(err)
+			}
+		}
+		if n := counted(); n > room {
+			t.Errorf("%+v: %d take %d octets of %d", caps, len(qps), n, room)
+		}
+		for _, q := range qps {
+			r.Must(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: q}, nil)
+		}
+		if n := counted(); n != 0 {
+			t.Errorf("%+v: %d octets are counted when all are gone", caps, n)
+		}
 	}
 }

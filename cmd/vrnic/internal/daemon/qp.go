@@ -31,6 +31,17 @@ func (h *pdHandler) QPSize(asked rpc.QPCaps, typ uint32) server.QPSize {
 	return h.c.sd.dev.card().QPSize(&asked, typ)
 }
 
+// qpMemory is what a QP takes beside its send queue, whose slots have a number each in the ring.
+const (
+	qpMemory   = 10 << 10
+	slotNumber = 4
+)
+
+func (h *pdHandler) QPMemory(caps rpc.QPCaps) int64 {
+	return qpMemory + slotNumber*int64(caps.MaxSendWR) + vnic.SendMemory(&rdma.QPConfig{
+		MaxSendWR: int(caps.MaxSendWR), MaxSendSGE: int(caps.MaxSendSGE), MaxInline: int(caps.MaxInline)})
+}
+
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
 	if err := h.c.sd.fails(fault.CreateQP); err != nil {
 		return nil, err

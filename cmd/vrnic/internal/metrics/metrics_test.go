@@ -186,6 +186,7 @@ func TestLimits(t *testing.T) {
 		`vrnic_sessions_accepted_total{}`:        1,
 		`vrnic_limit_session_max{limit="cqs"}`:   0,
 		`vrnic_limit_used{limit="memberships"}`:  0,
+		`vrnic_limit_used{limit="queue-bytes"}`:  0,
 		`vrnic_session_violations_total{}`:       0,
 		`vrnic_objects{device="vrnic0",context}`: 1,
 	} {
