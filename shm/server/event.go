@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
 
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -216,12 +217,26 @@ func (id *CMID) own() int { return id.queued - id.requests }
 // +checklocksignore: the lock of id.lock() is one of its result.
 func (id *CMID) ask() error {
 	defer id.lock().mu.Unlock()
-	if n := id.own(); n >= maxAsked+eventsOfGroup*len(id.groups) {
+	n := id.own()
+	if n >= maxAsked+eventsOfGroup*len(id.groups) {
 		return &Refusal{syscall.ENOMEM, fmt.Sprintf("the connection manager id has %d events that wait: "+
 			"take them first (rdma_get_cm_event)", n)}
 	}
-	return nil
+	if n < freeEvents {
+		return nil
+	}
+	return id.s.srv.queues.check(id.s.account(), id.s.privileged(), eventLen)
 }
+
+// freeEvents of an id may wait that are not counted as memory for queues, in which an event takes
+// eventLen octets. Calls are refused for want of it, events never: they are a few more.
+const (
+	freeEvents = 1
+	eventLen   = int64(unsafe.Sizeof(queuedEvent{}))
+)
+
+// memory is what the events of id are counted as. The lock of its channel is held.
+func (id *CMID) memory() int64 { return max(int64(id.own())-freeEvents, 0) * eventLen }
 
 // push queues e at the channel of its id.
 //
@@ -254,9 +269,13 @@ func (e queuedEvent) push() error {
 // count counts e, which waits or does no more, where what looks for it knows whether it has to. The
 // lock of its id's channel is held.
 func (e *queuedEvent) count(n int) {
+	before := e.id.memory()
 	e.id.queued += n
 	if e.child != nil {
 		e.id.requests += n
+	}
+	if more := e.id.memory() - before; more != 0 {
+		e.id.s.srv.queues.force(e.id.s.account(), more)
 	}
 	if m := e.id.membershipOf(&e.ev); m != nil {
 		m.queued += n
@@ -394,6 +413,9 @@ func (ch *cmChannel) close() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.pipe.Close()
+	for i := range ch.q {
+		ch.q[i].count(-1)
+	}
 	ch.q, ch.room = nil, nil
 }
 

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -191,4 +193,63 @@ func TestEventsOfOneID(t *testing.T) {
 	if err := resolve(nil); err != nil {
 		t.Errorf("when all have been taken: %v", err)
 	}
+}
+
+// Events that wait count as memory for queues, of a user's ids together: over it calls that are
+// answered by events are refused, and no event is lost. When they are taken, or nobody is left to
+// take them, it is free again.
+func TestEventMemory(t *testing.T) {
+	const most = 6 // for a user
+	ts := newServer(t, "queue-bytes="+strconv.FormatInt(2*most*eventLen, 10))
+	ts.strangers.Store(true)
+	who := account{uid: uint32(os.Getuid())}
+	counted := func(n int64) bool { return ts.srv.queues.of(who) == n*eventLen }
+	want := func(when string, n int64) {
+		t.Helper()
+		if !counted(n) {
+			t.Errorf("%s: %d octets, want those of %d events", when, ts.srv.queues.of(who), n)
+		}
+	}
+	c := ts.client()
+	var chs [2]rpc.CMCreateChanReply
+	for i := range chs {
+		c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &chs[i])
+	}
+	var ids [3]rpc.CMCreateIDReply
+	resolved := 0
+	for i := range ids {
+		c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: chs[i%2].Chan, PS: rpc.PSTCP}, &ids[i])
+		for range maxAsked {
+			_, err := c.try(rpc.OpCMResolveAddr, &rpc.CMResolveAddrRequest{ID: ids[i].ID,
+				Dst: rpc.MakeSockAddr(netip.MustParseAddrPort("192.0.2.1:7"))}, nil)
+			if err != nil {
+				if !errors.Is(err, syscall.ENOMEM) {
+					t.Error(err)
+				}
+				break
+			}
+			resolved++
+		}
+	}
+	// Each id has one for nothing, those behind the first no more than that.
+	if resolved != most+len(ids) {
+		t.Errorf("%d events for %d ids", resolved, len(ids))
+	}
+	want("all have been asked for", most)
+	if err := ts.id(1).id.Push(rpc.CMEvent{Type: rpc.EvDisconnected}); err != nil {
+		t.Errorf("an event that nobody asked for: %v", err)
+	}
+	want("one more came", most+1)
+	c.do(rpc.OpCMMigrate, &rpc.CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, nil)
+	want("behind a migration", most+1)
+	c.do(rpc.OpCMGetEvent, &rpc.HandleRequest{Handle: chs[1].Chan}, &rpc.CMEvent{})
+	want("one was taken", most)
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: ids[0].ID}, nil)
+	want("an id is gone", 0)
+	for range 3 {
+		ts.id(2).id.Push(rpc.CMEvent{Type: rpc.EvDisconnected})
+	}
+	want("others came", 3)
+	c.close()
+	ts.want("nothing is counted when the session is over", func() bool { return counted(0) })
 }

@@ -445,7 +445,7 @@ func (s *Session) newShared(name string, size int,
 // takeMapping reserves a place for one more mapping.
 func (s *Session) takeMapping() error {
 	if s.looks != nil { // of its page only
-		s.srv.mappings.force(s.account())
+		s.srv.mappings.force(s.account(), 1)
 		return nil
 	}
 	return s.srv.mappings.take(s.account(), s.privileged())

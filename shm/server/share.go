@@ -98,6 +98,24 @@ func (p *pool) take(who account, privileged bool) error { return p.takeMany(who,
 func (p *pool) takeMany(who account, privileged bool, n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	err := p.room(who, privileged, n)
+	if err == nil {
+		p.add(who, n)
+	}
+	return err
+}
+
+// check says why n could not be taken; nil: they could.
+func (p *pool) check(who account, privileged bool, n int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.room(who, privileged, n)
+}
+
+// room is check with the pool's lock.
+//
+// +checklocks:p.mu
+func (p *pool) room(who account, privileged bool, n int64) error {
 	most, all := p.max, p.max
 	if !privileged {
 		most, all = max(p.max/2, 1), p.max-p.max/8
@@ -115,15 +133,14 @@ func (p *pool) takeMany(who account, privileged bool, n int64) error {
 		return refuseOver(syscall.ENOMEM, p.limit, "the daemon's %d %s are taken: %s%s", all, p.what,
 			shares(p.users, who, privileged), wants)
 	}
-	p.add(who, n)
 	return nil
 }
 
-// force is take beyond all bounds.
-func (p *pool) force(who account) {
+// force takes n beyond all bounds, or gives -n back.
+func (p *pool) force(who account, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.add(who, 1)
+	p.add(who, n)
 }
 
 // give gives n back.
