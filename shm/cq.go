@@ -284,7 +284,7 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 			return false, errCorrupt("a completion of QP %d, which receives elsewhere", e.QPN)
 		}
 		if !qp.receiver().received(e.Cookie) {
-			if q.isOver(qp.direct) {
+			if q.isOver(qp) {
 				return false, nil
 			}
 			return false, errCorrupt("a completion of QP %d with cookie %#x", e.QPN, e.Cookie)

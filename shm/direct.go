@@ -139,9 +139,14 @@ func (q *queuePair) tryDirectLater() {
 	}
 }
 
+// mayPair reports whether q can have a direct path at all.
+func (q *queuePair) mayPair() bool {
+	return q.cfg.Type == rdma.RC && q.srq == nil && q.d.c.offersDirect
+}
+
 // tryDirect is a call to the daemon: directMu is held, and no other lock.
 func (q *queuePair) tryDirect() {
-	if q.cfg.Type != rdma.RC || q.srq != nil || !q.d.c.saidWho() {
+	if !q.mayPair() || !q.d.c.saidWho() {
 		return
 	}
 	switch err := q.askDirect(); {
@@ -183,13 +188,15 @@ func (q *queuePair) askDirect() error {
 	}
 	d := &directPath{qp: q, mem: mem, from: regionFinder{table: &q.pd.regions},
 		sent: make([]directSent, len(q.sq.wrs)), wakeEnd: wakeEnd{waker: -1, sleeper: -1}}
-	if d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize); err == nil {
-		d.remote = ring.NewPairRemote(d.out, d)
-		// Others may have got theirs meanwhile. It has its own now, place or not.
-		_, _ = q.sendCQ.makePlace(q), q.recvCQ.makePlace(q)
-		err = q.attach(d)
+	d.out, d.in, err = ring.OpenPair(mem.Mem, int(rep.Second&1), q.m.Layout.RQSize)
+	if err != nil { // the peer can write there, too: all goes by the daemon
+		mem.Release()
+		return err
 	}
-	if err != nil {
+	d.remote = ring.NewPairRemote(d.out, d)
+	// Others may have got theirs meanwhile. It has its own now, place or not.
+	_, _ = q.sendCQ.makePlace(q), q.recvCQ.makePlace(q)
+	if err = q.attach(d); err != nil {
 		mem.Release()
 		if abi.IsViolation(err) || errors.Is(err, rdma.ErrDeviceGone) {
 			return c.corrupt(err)
@@ -668,15 +675,13 @@ func (q *compQueue) before(d *directPath, wc []rdma.WC) (n int) {
 	return n
 }
 
-// isOver reports whether q.cqe may be of a receive that has completed here already: what a sender
-// stamped late the daemon has flushed, and of what it did not tell the daemon, that uses it for
-// another message.
-func (q *compQueue) isOver(d *directPath) bool {
-	if d == nil {
-		return false
-	}
-	if rdma.WCStatus(q.cqe.Status) != rdma.WCFlush {
+// isOver reports whether q.cqe, of qp, may be of a receive that has completed here already: what a
+// sender stamped late the daemon has flushed, and of what it did not tell the daemon, that uses it
+// for another message. The sender may have a pair before qp has it, or that makes no sense to qp.
+func (q *compQueue) isOver(qp *queuePair) bool {
+	d := qp.direct
+	if d != nil && rdma.WCStatus(q.cqe.Status) != rdma.WCFlush {
 		d.spoil()
 	}
-	return true
+	return d != nil || qp.mayPair()
 }

@@ -151,11 +151,15 @@ func (r *RawClient) WantEnd(why string) {
 	}
 }
 
-// Hello begins the session in order.
-func (r *RawClient) Hello() *RawClient {
+// Hello begins the session in order, of a client that has some features more than it must.
+func (r *RawClient) Hello(more ...uint64) *RawClient {
 	r.T.Helper()
-	fds := r.Must(rpc.OpHello, &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
-		Minor: abi.Minor, Features: rpc.FeatureAgain}, &r.Reply)
+	req := &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
+		Features: rpc.FeatureAgain}
+	for _, f := range more {
+		req.Features |= f
+	}
+	fds := r.Must(rpc.OpHello, req, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }

@@ -77,7 +77,8 @@ static int ask(struct vrnic_direct *d)
 	if (err)
 		return err;
 	if (!vrnic_pair_open(&d->map, rep.second & 1, qp->rq.mask + 1, &d->out, &d->in)) {
-		vrnic_corrupt(qp->s, "a pair");
+		/* the peer can write there, too: all goes by the daemon */
+		vrnic_debug("QP %u: the pair with its peer makes no sense", qp->qp.qp_num);
 		vrnic_unmap(&d->map);
 		return EIO;
 	}
@@ -207,8 +208,7 @@ void vrnic_direct_try(struct vrnic_qp *qp)
 {
 	int err = EAGAIN;
 
-	if (vrnic_dead(qp->s) || qp->qp.qp_type != IBV_QPT_RC || qp->srq || !qp->s->direct ||
-	    !vrnic_say_who(qp->s))
+	if (vrnic_dead(qp->s) || !vrnic_may_pair(qp) || !vrnic_say_who(qp->s))
 		return;
 	if (try_cqs(qp)) {
 		err = attach(qp);

@@ -265,19 +265,19 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 }
 
 /*
- * Whether e is of a receive that has completed here already: what a sender stamped late the daemon
- * has flushed, and of what it did not tell the daemon, that uses it for another message.
+ * Whether e is of a receive that has completed already: what a sender stamped late the daemon has
+ * flushed, or used again if it was not told of it. The sender may have a pair that qp has not.
  */
 static bool is_over(struct vrnic_qp *qp, const struct vrnic_cqe *e)
 {
 	bool over;
 
-	if (!qp->direct)
+	if (!vrnic_may_pair(qp))
 		return false;
 	pthread_mutex_lock(&qp->rq.lock);
 	over = vrnic_rq_find(&qp->rq, e->cookie) == VRNIC_NO_RECV;
 	pthread_mutex_unlock(&qp->rq.lock);
-	if (over && e->status != IBV_WC_WR_FLUSH_ERR)
+	if (over && qp->direct && e->status != IBV_WC_WR_FLUSH_ERR)
 		vrnic_direct_spoil(qp->direct);
 	return over;
 }

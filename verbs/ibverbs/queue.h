@@ -190,6 +190,12 @@ struct vrnic_direct {
 	struct vrnic_pair_heard heard; /* as last seen */
 };
 
+/* Whether qp can have a direct path at all. */
+static inline bool vrnic_may_pair(const struct vrnic_qp *qp)
+{
+	return qp->qp.qp_type == IBV_QPT_RC && !qp->srq && qp->s->direct;
+}
+
 /*
  * Has qp, which is RTS, get a direct path if it can have one: a call to the daemon. Of locks none
  * is held but those of CQs that are polled, and then it is left for later.

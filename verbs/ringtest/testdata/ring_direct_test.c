@@ -765,30 +765,3 @@ void test_direct_hostile(void)
 	}
 	CHECK(ended > 10);
 }
-
-/* Memory of a pair that makes no sense is the daemon's doing. */
-void test_direct_layout(void)
-{
-	static const struct {
-		uint32_t off, v;
-	} bad[] = {
-		{ VRNIC_PAIR_MAGIC, 1 }, { VRNIC_PAIR_OFF, 1 << 20 }, { VRNIC_PAIR_OFF, 60 },
-		{ VRNIC_PAIR_OFF + 4, -64u }, { VRNIC_PAIR_SLOTS, 3 }, { VRNIC_PAIR_SLOTS, 0 },
-		{ VRNIC_PAIR_SLOTS + 4, 1u << 31 }, { VRNIC_PAIR_SLAB, 100 }, { VRNIC_PAIR_SLAB, 1u << 31 },
-		{ VRNIC_PAIR_SLOTS, 2 * DEPTH }, { VRNIC_PAIR_SLOTS, DEPTH / 2 },
-	};
-	uint32_t i;
-
-	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		char *mem;
-
-		direct_begin(i, 0);
-		mem = direct_pair();
-		vrnic_direct_free(direct_ends[1].qp);
-		fake_pair_left(1);
-		atomic_store(vrnic_word(mem, bad[i].off), bad[i].v);
-		vrnic_direct_try(direct_ends[1].qp);
-		CHECK(!direct_ends[1].qp->direct && corrupt == 1 && vrnic_dead(&session));
-		direct_finish();
-	}
-}

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ring_test.h"
+#include "ring_direct.h"
 
 static struct fake_wqe w;
 static struct fake_recv r;
@@ -347,4 +347,42 @@ void test_forked(void)
 	CHECK_EQ(attr.qp_state, IBV_QPS_ERR);
 	p.cq->head.mem = ring;
 	teardown(&p);
+}
+
+/*
+ * Memory of a pair that makes no sense is the peer's doing: there is no direct path then, and what
+ * the peer has the daemon complete twice is passed over.
+ */
+void test_direct_layout(void)
+{
+	static const struct {
+		uint32_t off, v;
+	} bad[] = {
+		{ VRNIC_PAIR_MAGIC, 1 }, { VRNIC_PAIR_OFF, 1 << 20 }, { VRNIC_PAIR_OFF, 60 },
+		{ VRNIC_PAIR_OFF + 4, -64u }, { VRNIC_PAIR_SLOTS, 3 }, { VRNIC_PAIR_SLOTS, 0 },
+		{ VRNIC_PAIR_SLOTS + 4, 1u << 31 }, { VRNIC_PAIR_SLAB, 100 }, { VRNIC_PAIR_SLAB, 1u << 31 },
+		{ VRNIC_PAIR_SLOTS, 2 * DEPTH }, { VRNIC_PAIR_SLOTS, DEPTH / 2 },
+	};
+	struct end *b = &direct_ends[1];
+	struct ibv_wc wc;
+	uint32_t i;
+
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		char *mem;
+
+		direct_begin(i, 0);
+		mem = direct_pair();
+		vrnic_direct_free(b->qp);
+		fake_pair_left(1);
+		atomic_store(vrnic_word(mem, bad[i].off), bad[i].v);
+		vrnic_direct_try(b->qp);
+		CHECK(!b->qp->direct && !b->qp->direct_in);
+		direct_receive(b);
+		CHECK(fake_take_recv(b->q, &r));
+		fake_received(b->q, b->cq, &r, b->q->num, "", 0, false);
+		fake_received(b->q, b->cq, &r, b->q->num, "", 0, false);
+		CHECK(vrnic_poll_cq(&b->cq->cq, 1, &wc) == 1 && !wc.status);
+		CHECK(!vrnic_poll_cq(&b->cq->cq, 1, &wc) && !corrupt && !vrnic_dead(&session));
+		direct_finish();
+	}
 }

@@ -51,6 +51,7 @@ void test_hostile(void);
 void test_hostile_destroy(void);
 void test_flush(void);
 void test_forked(void);
+void test_direct_layout(void);
 
 /* ring_calls_test.c */
 void test_cq_ex(void);
@@ -76,7 +77,6 @@ void test_direct_receiver(void);
 void test_direct_forked(void);
 void test_direct_unfinished(void);
 void test_direct_hostile(void);
-void test_direct_layout(void);
 
 /* ring_remote_test.c */
 void test_direct_remote(void);
