@@ -101,11 +101,12 @@ func (t *KeyTable) End(place uint32, done func()) {
 	}
 	markBusy.pass()
 	go func() {
+		stopped := time.Now().Add(shutMost)
 		for looks := 0; !settledAll(w); looks++ {
 			if looks < shutLooks {
 				runtime.Gosched()
 			} else {
-				time.Sleep(shutPause)
+				pauseFor(stopped)
 			}
 		}
 		t.free(place, done)

@@ -322,13 +322,24 @@ func (d *Direction) Count() {
 	}
 }
 
-// Looks that are made for a sender to go on, the time between those of who waits for it then, and
-// how long receives are kept for it that are to be flushed.
+// Looks that are made for a sender to go on, the time between those of who waits for it then, how
+// long receives are kept for it that are to be flushed, and the time between looks from then on: it
+// is stopped.
 const (
-	shutLooks = 64
-	shutPause = time.Millisecond
-	shutMost  = time.Second
+	shutLooks   = 64
+	shutPause   = time.Millisecond
+	shutMost    = time.Second
+	stoppedLook = 100 * time.Millisecond
 )
+
+// pauseFor sleeps between two looks for a sender, which is taken to be stopped from stopped on.
+func pauseFor(stopped time.Time) {
+	if time.Now().Before(stopped) {
+		time.Sleep(shutPause)
+	} else {
+		time.Sleep(stoppedLook)
+	}
+}
 
 // aRound is how many messages a sender has counted at least when the numbers of receives have come
 // round: less than there are numbers, since the last one may not be counted yet.
@@ -430,7 +441,7 @@ func (d *Direction) awaitLocked() {
 	markAwaits.pass()
 	go func() {
 		for until := time.Now().Add(shutMost); !d.settled(until); {
-			time.Sleep(shutPause)
+			pauseFor(until)
 		}
 		markRings.pass()
 		d.to.Wake()

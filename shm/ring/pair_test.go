@@ -22,8 +22,10 @@ type pairTest struct {
 	mem  []byte
 	dir  []byte // from the first QP to the second
 	gone atomic.Bool
-	woke chan struct{}
-	bad  []error
+	// how often it was asked whether a program is gone, as at each look for a sender to go on
+	looks atomic.Int64
+	woke  chan struct{}
+	bad   []error
 	// flushes says that the second QP flushes what is posted
 	flushes atomic.Bool
 	// what the ends were told
@@ -44,7 +46,7 @@ func newPairTest(t *testing.T, used uint32) *pairTest {
 		p.mems[i] = make([]byte, l.Size())
 		p.qps[i] = ring.NewDaemonQP(p.mems[i], l, 1, func(err error) { t.Error(err) })
 		p.qps[i].SetQPN(uint32(i) + 1)
-		p.ends[i] = ring.PairEnd{Rings: p.qps[i], Covered: true, Gone: p.gone.Load,
+		p.ends[i] = ring.PairEnd{Rings: p.qps[i], Covered: true, Gone: p.isGone,
 			Wake: func() { p.woke <- struct{}{} }, Flushes: p.flushes.Load,
 			Bad:      func(err error) { p.bad = append(p.bad, err) },
 			Sent:     func(n ring.Traffic) { add(&p.sent, n) },
@@ -66,6 +68,11 @@ func newPairTest(t *testing.T, used uint32) *pairTest {
 		}
 	}
 	return p
+}
+
+func (p *pairTest) isGone() bool {
+	p.looks.Add(1)
+	return p.gone.Load()
 }
 
 func add(sum *ring.Traffic, n ring.Traffic) {
@@ -132,6 +139,42 @@ func TestPairTakeOver(t *testing.T) {
 	}
 }
 
+// Who waits for a sender that is stopped looks seldom, however long that takes, for its receives as
+// for its keys.
+func TestStoppedSender(t *testing.T) {
+	for name, wait := range map[string]func(p *pairTest, table *ring.KeyTable) <-chan struct{}{
+		"receives": func(p *pairTest, _ *ring.KeyTable) <-chan struct{} {
+			p.post(pairDepth)
+			p.pair.Dirs[0].Shut()
+			if p.take() {
+				t.Error("a receive that the sender may be about to use was taken")
+			}
+			return p.woke
+		},
+		"keys": func(_ *pairTest, table *ring.KeyTable) <-chan struct{} {
+			over := make(chan struct{})
+			place, _ := table.Publish(&ring.Key{Key: 1234, Mem: 1, Length: 1})
+			table.End(place, func() { close(over) })
+			return over
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, table, _ := keyTest(t)
+				p.word(abi.DirSeq).Store(5)
+				over := wait(p, table)
+				const seconds = 60
+				time.Sleep(seconds * time.Second)
+				if n := p.looks.Load(); n < 10*seconds || n > 5000 {
+					t.Errorf("%d looks in %d seconds", n, seconds)
+				}
+				p.word(abi.DirSeq).Store(6)
+				<-over
+			})
+		})
+	}
+}
+
 // A sender that may not have seen that its direction is closed keeps its receives until it goes on.
 func TestPairShutAwaits(t *testing.T) {
 	p := newPairTest(t, 0)
@@ -186,7 +229,7 @@ func TestPairStandsStill(t *testing.T) {
 				t.Fatal("a receive that nobody flushes is given out")
 			}
 			p.flushes.Store(true)
-			time.Sleep(2 * time.Millisecond)
+			time.Sleep(time.Second)
 			<-p.woke
 			if p.qps[1].RQ.Settle() {
 				t.Error("there can be another pair before the receives are flushed")
@@ -208,7 +251,7 @@ func TestPairStandsStill(t *testing.T) {
 			if !p.take() || p.take() || !p.qps[1].RQ.Settle() {
 				t.Error("what is posted then is not flushed")
 			}
-			time.Sleep(2 * time.Millisecond)
+			time.Sleep(time.Second)
 			synctest.Wait()
 			if len(p.bad) > 0 || !ended.Load() {
 				t.Errorf("told %v, its key is over: %v", p.bad, ended.Load())
