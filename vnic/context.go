@@ -36,6 +36,9 @@ type ContextConfig struct {
 	OnAsync func(rdma.AsyncEvent)
 	// Privileged: Q_Keys with the top bit set may be used, as on Linux by who may open raw sockets.
 	Privileged bool
+	// HalfPorts: all contexts of User have half of the ports at most that are chosen from for who
+	// binds to none.
+	HalfPorts bool
 	// Lifetime is the owner's: when it ends so does what waits for the network in a call of the
 	// context's, also if nobody can call Shutdown before that returns. nil: until Shutdown.
 	Lifetime context.Context

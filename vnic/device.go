@@ -154,7 +154,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	l := &c.limits
 	c.cm = d.cm.NewUser(cm.UserConfig{
 		Number: c.id, MaxIDs: l.CMID, MaxPending: l.Pending, IRD: l.IRD, ORD: l.ORD,
-		InlineEvents: cfg.InlineEvents,
+		InlineEvents: cfg.InlineEvents, Owner: cfg.User, HalfPorts: cfg.HalfPorts,
 	})
 	d.contexts[c] = struct{}{}
 	if d.roce != nil {

@@ -19,7 +19,7 @@ func (o *operation) createAH(req *rpc.CreateAHRequest) (*rpc.CreateAHReply, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.Privileged()); err != nil {
 		return nil, err
 	}
 	h, err := pd.h.CreateAH(&req.Attr)
@@ -77,7 +77,7 @@ func (s *Session) enterGroup() error {
 	if s.groups >= s.limits.Groups {
 		return s.overLimit("groups")
 	}
-	if err := s.srv.memberships.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.memberships.take(s.account(), s.Privileged()); err != nil {
 		return err
 	}
 	s.groups++

@@ -224,7 +224,7 @@ func (o *operation) createID(req *rpc.CMCreateIDRequest) (*rpc.CMCreateIDReply, 
 		s.mu.Unlock()
 		return nil, s.overLimit("cm-ids")
 	}
-	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.Privileged()); err != nil {
 		s.mu.Unlock()
 		return nil, err
 	}

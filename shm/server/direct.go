@@ -79,7 +79,7 @@ const pipesToShared = 4
 // client's peers may map, until GiveDescriptor: all sessions together have so many, as of event
 // pipes. Any goroutine may call them, and GiveDescriptor when the session is over, too.
 func (s *Session) TakeDescriptor() bool {
-	return s.srv.shared.take(s.account(), s.privileged()) == nil
+	return s.srv.shared.take(s.account(), s.Privileged()) == nil
 }
 
 func (s *Session) GiveDescriptor() { s.srv.shared.give(s.account(), 1) }

@@ -225,7 +225,7 @@ func (id *CMID) ask() error {
 	if n < freeEvents {
 		return nil
 	}
-	return id.s.srv.queues.check(id.s.account(), id.s.privileged(), eventLen)
+	return id.s.srv.queues.check(id.s.account(), id.s.Privileged(), eventLen)
 }
 
 // freeEvents of an id may wait that are not counted as memory for queues, in which an event takes
@@ -523,7 +523,7 @@ func (id *CMID) PushRequest(e rpc.CMEvent, mk func(child *CMID) IDHandler) error
 		s.mu.Unlock()
 		return syscall.ENOMEM
 	}
-	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.Privileged()); err != nil {
 		s.mu.Unlock()
 		return err
 	}

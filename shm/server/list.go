@@ -86,7 +86,7 @@ func (l *listing) marshalNext() []byte {
 }
 
 func (o *operation) rows(kind uint32) (iter.Seq[any], error) {
-	all := o.s.privileged()
+	all := o.s.Privileged()
 	switch {
 	case o.h.Op == rpc.OpStat:
 		if kind != 0 {

@@ -209,7 +209,7 @@ func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*rpc.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.regions.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.regions.take(s.account(), s.Privileged()); err != nil {
 		return nil, err
 	}
 	m, err := make(pd)
@@ -330,7 +330,7 @@ func (o *operation) allocMW(req *rpc.AllocMWRequest) (*rpc.AllocMWReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.regions.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.regions.take(s.account(), s.Privileged()); err != nil {
 		return nil, err
 	}
 	h, err := pd.h.AllocMW(req.Type)

@@ -234,7 +234,7 @@ func (o *operation) queryDevice(req *rpc.QueryDeviceRequest) (*rpc.QueryDeviceRe
 
 // control is for who looks after the daemon.
 func (o *operation) control(req *rpc.ControlRequest) error {
-	if !o.s.privileged() {
+	if !o.s.Privileged() {
 		return &Refusal{syscall.EPERM,
 			"only root and the daemon's own user may change it, or look at what others do"}
 	}
@@ -315,7 +315,7 @@ func (o *operation) allocPD(req *rpc.AllocPDRequest) (*rpc.AllocPDReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.Privileged()); err != nil {
 		return nil, err
 	}
 	h, err := c.h.AllocPD()

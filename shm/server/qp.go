@@ -292,7 +292,7 @@ func (o *operation) createQP(req *rpc.CreateQPRequest) (*rpc.CreateQPReply, erro
 		return nil, err
 	}
 	q.own = pd.h.QPMemory(caps)
-	if err := s.srv.queues.takeMany(s.account(), s.privileged(), q.own); err != nil {
+	if err := s.srv.queues.takeMany(s.account(), s.Privileged(), q.own); err != nil {
 		return nil, err
 	}
 	l := caps.Layout()

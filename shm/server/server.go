@@ -409,7 +409,7 @@ func (s *Server) SetLimits(l Limits) {
 // newEventPipe is that of the operating system's memory, within the quota.
 func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
 	pipes := s.srv.pipes
-	if err := pipes.take(s.account(), s.privileged()); err != nil {
+	if err := pipes.take(s.account(), s.Privileged()); err != nil {
 		return nil, -1, err
 	}
 	p, fd, err := osmem.NewEventPipe(func() { pipes.give(s.account(), 1) })
@@ -422,7 +422,7 @@ func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
 // newPackets is as newEventPipe, and counts as one.
 func (s *Session) newPackets() (*osmem.Packets, int, error) {
 	pipes := s.srv.pipes
-	if err := pipes.take(s.account(), s.privileged()); err != nil {
+	if err := pipes.take(s.account(), s.Privileged()); err != nil {
 		return nil, -1, err
 	}
 	p, fd, err := osmem.NewPackets(func() { pipes.give(s.account(), 1) })

@@ -448,7 +448,7 @@ func (s *Session) takeMapping() error {
 		s.srv.mappings.force(s.account(), 1)
 		return nil
 	}
-	return s.srv.mappings.take(s.account(), s.privileged())
+	return s.srv.mappings.take(s.account(), s.Privileged())
 }
 
 func (s *Session) giveMapping() { s.srv.mappings.give(s.account(), 1) }

@@ -39,8 +39,9 @@ func (a account) compare(b account) int {
 	return cmp.Or(cmp.Compare(a.guest, b.guest), cmp.Compare(a.uid, b.uid))
 }
 
-// privileged reports whether the client is who looks after the daemon.
-func (s *Session) privileged() bool { return s.srv.privileged(s.guest, s.peer) }
+// Privileged reports whether the client is who looks after the daemon, and is not held to what one
+// user may have.
+func (s *Session) Privileged() bool { return s.srv.privileged(s.guest, s.peer) }
 
 // privileged: nobody is who has come as a guest, root of a container for one.
 func (s *Server) privileged(guest string, peer osmem.Peer) bool {

@@ -102,6 +102,10 @@ type UserConfig struct {
 	MaxIDs     int
 	MaxPending int // connection requests to its listeners, half open or unanswered
 	IRD, ORD   int
+	// Owner is whom ports count for, beside other users'; with HalfPorts he has half of those that
+	// are chosen from at most.
+	Owner     any
+	HalfPorts bool
 	// InlineEvents: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller
 	// then holds no lock that they take. It saves waking a goroutine for each of them.
 	InlineEvents bool

@@ -31,6 +31,14 @@ type portTable struct {
 	mu sync.Mutex
 	// ids has those of each port.
 	ids map[portKey][]portEntry // +checklocks:mu
+	// shares is how many ports of those that are chosen from each user has.
+	shares map[portOwner]int // +checklocks:mu
+}
+
+// A portOwner is whom a port counts for.
+type portOwner struct {
+	owner any
+	space PortSpace
 }
 
 type portKey struct {
@@ -59,6 +67,7 @@ type Sharing struct {
 const (
 	firstFree = 32768
 	lastFree  = 60999
+	allFree   = lastFree - firstFree + 1
 )
 
 // overlaps reports whether a connection could be for both. The unspecified IPv6 address stands for
@@ -80,21 +89,49 @@ func (t *portTable) takenLocked(id *ID, port uint16, b binding) bool {
 	})
 }
 
+// countLocked counts one port more, or less, for the user of id, if it is one of those that are
+// chosen from, and none of the user's ids has it.
+//
+// +checklocks:t.mu
+func (t *portTable) countLocked(id *ID, port uint16, n int) {
+	o := portOwner{id.user.cfg.Owner, id.space}
+	if !t.isNewLocked(id, port) {
+		return
+	}
+	if t.shares[o] += n; t.shares[o] == 0 {
+		delete(t.shares, o)
+	}
+}
+
+// isNewLocked reports whether a port would be one more of those that count for the user of id.
+//
+// +checklocks:t.mu
+func (t *portTable) isNewLocked(id *ID, port uint16) bool {
+	return port >= firstFree && port <= lastFree &&
+		!slices.ContainsFunc(t.ids[portKey{id.space, port}], func(e portEntry) bool {
+			return e.id.user.cfg.Owner == id.user.cfg.Owner
+		})
+}
+
 // bind gives ap to id; port 0 becomes a free one, which is not shared.
 func (t *portTable) bind(id *ID, ap netip.AddrPort, s Sharing) (netip.AddrPort, error) {
 	b := binding{ap.Addr(), s}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ids == nil {
-		t.ids = make(map[portKey][]portEntry)
+		t.ids, t.shares = make(map[portKey][]portEntry), make(map[portOwner]int)
+	}
+	full := id.user.cfg.HalfPorts && t.shares[portOwner{id.user.cfg.Owner, id.space}] >= allFree/2
+	if full && (ap.Port() == 0 || t.isNewLocked(id, ap.Port())) {
+		return ap, errno(syscall.ENOMEM, "%d of the device's %d free ports are the user's, as many as "+
+			"one may have", allFree/2, allFree)
 	}
 	if ap.Port() == 0 {
-		const n = lastFree - firstFree + 1
 		var any [2]byte
 		_, _ = rand.Read(any[:]) // it never fails
-		start := int(binary.BigEndian.Uint16(any[:])) % n
-		for i := range n {
-			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%n))
+		start := int(binary.BigEndian.Uint16(any[:])) % allFree
+		for i := range allFree {
+			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%allFree))
 			if !t.takenLocked(id, try.Port(), binding{ap.Addr(), Sharing{Only6: s.Only6}}) {
 				ap = try
 				break
@@ -107,6 +144,7 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort, s Sharing) (netip.AddrPort, 
 		return ap, errno(syscall.EADDRINUSE, "%v is taken", ap)
 	}
 	key := portKey{id.space, ap.Port()}
+	t.countLocked(id, ap.Port(), 1)
 	t.ids[key] = append(t.ids[key], portEntry{b, id})
 	return ap, nil
 }
@@ -130,18 +168,15 @@ func (t *portTable) unbind(id *ID, ap netip.AddrPort) {
 	defer t.mu.Unlock()
 	key := portKey{id.space, ap.Port()}
 	es := t.ids[key]
-	for i, e := range es {
-		if e.id == id {
-			es[i] = es[len(es)-1]
-			es = es[:len(es)-1]
-			break
-		}
-	}
-	if len(es) == 0 {
-		delete(t.ids, key)
+	i := slices.IndexFunc(es, func(e portEntry) bool { return e.id == id })
+	if i < 0 {
 		return
 	}
-	t.ids[key] = es
+	es[i] = es[len(es)-1]
+	if t.ids[key] = es[:len(es)-1]; len(es) == 1 {
+		delete(t.ids, key)
+	}
+	t.countLocked(id, ap.Port(), -1)
 }
 
 // listener returns who listens for streams to ap, nil if nobody does.

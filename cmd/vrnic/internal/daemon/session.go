@@ -338,6 +338,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		},
 		Lifetime:     sd.s.shm.Context(),
 		Privileged:   sd.s.shm.Peer().UID == 0 && sd.s.shm.Guest() == "",
+		HalfPorts:    !sd.s.shm.Privileged(),
 		OnAsync:      sd.onAsync,
 		InlineEvents: true,
 		Impatient:    sd.s.shm.AsksAgain(),
