@@ -247,8 +247,17 @@ func (s *Session) dropID(id *CMID) {
 	s.mu.Lock()
 	delete(s.ids.m, id.handle)
 	id.ch.Load().ids--
+	id.giveSocket()
 	s.mu.Unlock()
 	s.srv.ids.give(s.account(), 1)
+}
+
+// giveSocket is for an id that is gone: Session.mu is held.
+func (id *CMID) giveSocket() {
+	if id.socket {
+		id.s.srv.pipes.give(id.s.account(), 1)
+		id.socket = false
+	}
 }
 
 func (o *operation) destroyID(req *rpc.HandleRequest) (*rpc.CMDestroyIDReply, error) {

@@ -482,6 +482,22 @@ type CMID struct {
 	tags     map[uint64]*membership // the same, by what the client calls them
 
 	ps uint32 // port space; set before anybody else knows the id
+	// socket: it counts as a pipe, for a socket of the host. Session.mu guards it.
+	socket bool
+}
+
+// TakeSocket has the id count as a pipe, if it does not: it may have a socket of the host, a
+// listener or a connection. So do the ids of its connection requests.
+func (id *CMID) TakeSocket() error {
+	s := id.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id.socket {
+		return nil
+	}
+	err := s.srv.pipes.take(s.account(), s.Privileged())
+	id.socket = err == nil
+	return err
 }
 
 func newCMID(s *Session, ch *cmChannel, handle uint32) *CMID {
@@ -527,9 +543,16 @@ func (id *CMID) PushRequest(e rpc.CMEvent, mk func(child *CMID) IDHandler) error
 		s.mu.Unlock()
 		return err
 	}
+	if id.socket {
+		if err := s.srv.pipes.take(s.account(), s.Privileged()); err != nil {
+			s.srv.ids.give(s.account(), 1)
+			s.mu.Unlock()
+			return err
+		}
+	}
 	ch := id.ch.Load()
 	child := newCMID(s, ch, n)
-	child.ps = id.ps
+	child.ps, child.socket = id.ps, id.socket
 	s.ids.add(n, child)
 	ch.ids++
 	s.mu.Unlock()

@@ -106,7 +106,7 @@ var LimitTable = []LimitInfo{
 	limitInt("mappings", "memory mappings for all sessions of the daemon", defaultMappings(), 1<<30,
 		func(l *Limits) *int { return &l.Mappings }),
 	limitInt("pipes",
-		"event pipes, one for each channel, open device and UDP port, for all sessions of the daemon",
+		"event pipes of channels, devices and UDP ports, and host sockets, for all sessions of the daemon",
 		defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
 	limitInt("memberships",
 		"memberships of queue pairs and ids in multicast groups, for all sessions of the daemon", 8192,

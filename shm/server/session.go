@@ -292,6 +292,9 @@ func (s *Session) freeAll() {
 	}
 	s.srv.regions.give(s.account(), int64(len(s.mrs.m)+len(s.mws.m)))
 	s.srv.ids.give(s.account(), int64(len(s.ids.m)+len(s.pds.m)+len(s.ahs.m)))
+	for _, id := range s.ids.m {
+		id.giveSocket()
+	}
 	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
 		s.releaseMem(m)

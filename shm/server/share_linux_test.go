@@ -147,6 +147,57 @@ func TestQueueMemory(t *testing.T) {
 	}
 }
 
+// An id that has a socket of the host, and each that comes of it, count as a pipe until they are
+// gone.
+func TestSockets(t *testing.T) {
+	ts := newServer(t, "pipes=3")
+	who := account{uid: uint32(os.Getuid())}
+	c := ts.client()
+	var ch rpc.CMCreateChanReply
+	c.do(rpc.OpCMCreateChan, &rpc.Empty{}, &ch)
+	var id rpc.CMCreateIDReply
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP}, &id)
+	f := ts.id(0)
+	request := func() error {
+		return f.id.PushRequest(rpc.CMEvent{}, func(child *CMID) IDHandler {
+			return &fakeID{h: f.h, id: child}
+		})
+	}
+	if err := request(); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.srv.pipes.of(who); n != 1 {
+		t.Errorf("without sockets %d are counted", n)
+	}
+	for range 2 { // it has one
+		if err := f.id.TakeSocket(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := request(); err != nil {
+		t.Error(err)
+	}
+	if n := ts.srv.pipes.of(who); n != 3 {
+		t.Errorf("%d are counted", n)
+	}
+	if err := request(); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a socket too many: %v", err)
+	}
+	if n := ts.srv.ids.of(who); n != 3 {
+		t.Errorf("%d ids are counted", n)
+	}
+	c.do(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: id.ID}, nil)
+	if n := ts.srv.pipes.of(who); n != 1 {
+		t.Errorf("%d are counted when the ids are gone", n)
+	}
+	c.do(rpc.OpCMCreateID, &rpc.CMCreateIDRequest{Chan: ch.Chan, PS: rpc.PSTCP}, &id)
+	if err := ts.id(1).id.TakeSocket(); err != nil {
+		t.Error(err)
+	}
+	c.close()
+	ts.want("the session has given all back", func() bool { return ts.srv.pipes.of(who) == 0 })
+}
+
 // Beyond the limits root and the daemon's own user may look, and nothing else.
 func TestLooking(t *testing.T) {
 	ts := newServer(t, "sessions-per-uid=1", "mappings=4")

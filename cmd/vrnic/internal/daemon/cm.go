@@ -84,6 +84,11 @@ func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 	if err != nil {
 		return deviceID{}, err
 	}
+	if sd.dev.spec.Host.IsValid() && !sd.dev.roce() {
+		if err := h.id.TakeSocket(); err != nil {
+			return deviceID{}, err
+		}
+	}
 	newID := ctx.NewCMID
 	if h.space == rpc.PSUDP {
 		newID = ctx.NewDatagramCMID

@@ -389,6 +389,41 @@ func TestWaysToNowhere(t *testing.T) {
 	}
 }
 
+// Ids on an address of the host count as pipes, for the sockets that they may have; others do not.
+func TestHostSockets(t *testing.T) {
+	d := daemontest.Start(t, devices(t, "vrnic0,addr=10.77.0.2/24", "host0,host=127.77.9.1"),
+		func(c *daemon.Config) {
+			c.Limits = server.DefaultLimits()
+			c.Limits.Pipes = 3
+		})
+	e := shmtest.NewRaw(t, d.Socket()).Hello()
+	ch, _ := e.CM()
+	bind := func(addr string) (id uint32, err error) {
+		id = e.ID(ch)
+		_, err = e.Call(rpc.OpCMBind, &rpc.CMBindRequest{ID: id,
+			Addr: rpc.MakeSockAddr(netip.MustParseAddrPort(addr))}, nil)
+		return id, err
+	}
+	var last uint32
+	for _, addr := range []string{"10.77.0.2:0", "127.77.9.1:0", "127.77.9.1:0"} {
+		id, err := bind(addr)
+		if err != nil {
+			t.Fatalf("%s: %v", addr, err)
+		}
+		last = id
+	}
+	if _, err := bind("127.77.9.1:0"); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("one too many: %v", err)
+	}
+	if _, err := bind("10.77.0.2:0"); err != nil {
+		t.Errorf("one that has no socket: %v", err)
+	}
+	e.Must(rpc.OpCMDestroyID, &rpc.HandleRequest{Handle: last}, nil)
+	if _, err := bind("127.77.9.1:0"); err != nil {
+		t.Errorf("when one is gone: %v", err)
+	}
+}
+
 // A client with memory of its own has an SRQ for two QPs, one of which sends from a slab. Who waits
 // gets the receive that comes with a bell; the bell of the SRQ is rung only if somebody waits.
 func TestOwnMemorySRQ(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/rpc"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -278,6 +279,9 @@ var errnos = []struct {
 func errno(err error) error {
 	if err == nil {
 		return nil
+	}
+	if r, ok := errors.AsType[*server.Refusal](err); ok {
+		return r
 	}
 	var e syscall.Errno
 	if errors.As(err, &e) && e != 0 {
