@@ -151,7 +151,8 @@ func dialError(path string, err error) error {
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello(ctx context.Context) error {
 	req := &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: rpc.FeatureReasons | rpc.FeatureAgain | rpc.FeatureDirect | rpc.FeatureGone}
+		Features: rpc.FeatureReasons | rpc.FeatureAgain | rpc.FeatureDirect | rpc.FeatureGone |
+			rpc.FeatureSockets}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep rpc.HelloReply
 	fds, err := c.rpcWithin(ctx, rpc.OpHello, "HELLO", req, &rep, -1)

@@ -20,6 +20,7 @@
 #define VRNIC_FEATURE_DIRECT		8
 /* QUERY_DEVICE tells a device that has gone, ENXIO, from none, ENODEV */
 #define VRNIC_FEATURE_GONE		16
+#define VRNIC_FEATURE_SOCKETS		32	/* takes sockets for events; else they are pipes */
 
 /* Namespaces of IDENTIFY. */
 #define VRNIC_NAMESPACE_USER		1
@@ -298,7 +299,8 @@ struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
 	uint16_t minor;
-	uint64_t features;	/* VRNIC_FEATURE_REASONS, Again, Direct, Gone; others are passed over */
+	/* VRNIC_FEATURE_REASONS, Again, Direct, Gone, Sockets; others are passed over */
+	uint64_t features;
 	char comm[16];
 };
 VRNIC_ABI_SIZE(vrnic_hello_request, 32);

@@ -147,6 +147,7 @@ var layers = map[string][]string{
 	"shm": {std, module + "rdma"},
 	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/rpc",
 		module + "shm/ring", module + "shm/osmem", module + "shm/internal/seqpacket"},
+	"shm/internal/proctest": {std, sys},
 	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/rpc",
 		module + "shm/osmem"},
 	"shm/osmem":            {std, sys, module + "shm/abi"},

@@ -11,11 +11,23 @@ import (
 
 // NewWakePair makes a pair of sockets by which one program wakes another: who sleeps has one end,
 // and who has something for it sends an octet by the other. Neither can have the other one wait, or
-// take what a third one has sent: docs/decisions.md#X12.
+// take what a third one has sent: docs/decisions.md#X12. Nor can who sleeps send anything to who
+// wakes: a descriptor could have who closes that end wait.
 func NewWakePair() (sleeper, waker int, err error) {
+	waker, sleeper, err = oneWay()
+	return sleeper, waker, err
+}
+
+// oneWay makes a pair of sockets by which octets go from near to far only, whoever has either.
+func oneWay() (near, far int, err error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, -1, os.NewSyscallError("socketpair", err)
+	}
+	if err := unix.Shutdown(p[0], unix.SHUT_RD); err != nil {
+		unix.Close(p[0])
+		unix.Close(p[1])
+		return -1, -1, os.NewSyscallError("shutdown", err)
 	}
 	return p[0], p[1], nil
 }

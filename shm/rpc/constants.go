@@ -77,6 +77,7 @@ const (
 	FeatureAgain   = 2  // what is answered by EINPROGRESS is sent again; else it is waited for
 	FeatureDirect  = 8  // offers the direct path; in the reply: it can be had (docs/direct.md)
 	FeatureGone    = 16 // QUERY_DEVICE tells a device that has gone, ENXIO, from none, ENODEV
+	FeatureSockets = 32 // takes sockets for events; else they are pipes
 	// 4 was a direct path with pairs of another layout.
 )
 

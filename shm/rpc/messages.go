@@ -94,7 +94,7 @@ type HelloRequest struct {
 	Magic    uint32 // MagicHello
 	Major    uint16
 	Minor    uint16
-	Features uint64 // FeatureReasons, Again, Direct, Gone; others are passed over
+	Features uint64 // FeatureReasons, Again, Direct, Gone, Sockets; others are passed over
 	Comm     [16]byte
 }
 

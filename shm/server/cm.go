@@ -131,7 +131,7 @@ func (o *operation) openUDP(req *rpc.HandleRequest) error {
 		osmem.CloseFD(fd)
 		return err
 	}
-	o.send(fd)
+	o.sendEnd(fd)
 	return nil
 }
 
@@ -187,7 +187,7 @@ func (o *operation) createCMChan(*rpc.Empty) (*rpc.CMCreateChanReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.send(rfd)
+	o.sendEnd(rfd)
 	put(s, &s.cmChans, n, &cmChannel{handle: n, pipe: pipe, max: s.limits.CMEvents})
 	return &rpc.CMCreateChanReply{Chan: n}, nil
 }

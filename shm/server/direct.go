@@ -62,7 +62,7 @@ func (o *operation) direct(req *rpc.HandleRequest) (*rpc.DirectReply, error) {
 	rep := &rpc.DirectReply{}
 	fd, err := q.h.Direct(func(size int) (*osmem.Region, int, func(), error) {
 		r, fd, err := s.newRing("pair", size)
-		return r, fd, func() { s.freeRing(r) }, err
+		return r, fd, func() { s.releaseRing(r) }, err
 	}, rep)
 	if err != nil {
 		return nil, err
@@ -85,10 +85,10 @@ func (s *Session) TakeDescriptor() bool {
 func (s *Session) GiveDescriptor() { s.srv.shared.give(s.account(), 1) }
 
 // NewKeys makes the memory of a table of the client's keys, which peers can read: it, a descriptor
-// of it, and what gives it back. Any goroutine may call it.
+// of it, and what gives it back, which is an errand: Later. Any goroutine may call it.
 func (s *Session) NewKeys(size int) (*osmem.Region, int, func(), error) {
 	r, fd, err := s.newShared("keys", size, osmem.NewReadOnlyRegion)
-	return r, fd, func() { s.freeRing(r) }, err
+	return r, fd, func() { s.releaseRing(r) }, err
 }
 
 // directKeys gives the client the keys of the peer of one of its QPs.
@@ -103,7 +103,11 @@ func (o *operation) directMem(req *rpc.DirectMemRequest) error {
 
 // directSleep and directWake give the client the ends by which it is woken, and wakes its peer.
 func (o *operation) directSleep(req *rpc.HandleRequest) error {
-	return o.fromPeer(req.Handle, QPHandler.DirectSleep)
+	fd, err := o.askPeer(req.Handle, QPHandler.DirectSleep)
+	if err == nil {
+		o.sendEnd(fd)
+	}
+	return err
 }
 
 func (o *operation) directWake(req *rpc.HandleRequest) error {
@@ -153,7 +157,8 @@ func (b *Bits) make() error {
 	return nil
 }
 
-// close gives it back, when the ring has been closed. A peer may have mapped it still.
+// close gives it back, when the ring has been closed. A peer may have mapped it still. free must
+// not wait.
 func (b *Bits) close(free func(*osmem.Region)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,18 +188,22 @@ func (o *operation) directPeerBits(req *rpc.HandleRequest) error {
 }
 
 func (o *operation) fromPeer(qp uint32, ask func(QPHandler) (fd int, err error)) error {
-	q, err := get(&o.s.qps, qp)
-	if err != nil {
-		return err
-	}
-	if !o.s.direct.Load() {
-		return syscall.EOPNOTSUPP
-	}
-	fd, err := ask(q.h)
+	fd, err := o.askPeer(qp, ask)
 	if err == nil {
 		o.send(fd)
 	}
 	return err
+}
+
+func (o *operation) askPeer(qp uint32, ask func(QPHandler) (fd int, err error)) (int, error) {
+	q, err := get(&o.s.qps, qp)
+	if err != nil {
+		return -1, err
+	}
+	if !o.s.direct.Load() {
+		return -1, syscall.EOPNOTSUPP
+	}
+	return ask(q.h)
 }
 
 // offerDirect is for HELLO: the client has the direct path, if it may.

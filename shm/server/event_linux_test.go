@@ -21,7 +21,7 @@ import (
 //
 // +checklocksignore: nobody else has the queue.
 func TestAsyncQueue(t *testing.T) {
-	pipe, fd, err := osmem.NewEventPipe(func() {})
+	pipe, fd, err := osmem.NewEventSocket(&Session{}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestAsyncQueue(t *testing.T) {
 
 // In a quiet time nothing is told, and behind it what has come of objects that are there still.
 func TestAsyncQueueQuiet(t *testing.T) {
-	pipe, fd, err := osmem.NewEventPipe(func() {})
+	pipe, fd, err := osmem.NewEventSocket(&Session{}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestAsyncQueueQuiet(t *testing.T) {
 
 // To destroy many objects that have events takes no time.
 func BenchmarkForget(b *testing.B) {
-	pipe, fd, err := osmem.NewEventPipe(func() {})
+	pipe, fd, err := osmem.NewEventSocket(&Session{}, func() {})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -2,57 +2,13 @@ package server
 
 import (
 	"errors"
-	"net"
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/internal/proctest"
 	"github.com/vrnic/vrnic/shm/rpc"
 )
-
-// slowSocket is a descriptor whose last close waits until release: a TCP connection that is to send
-// something first (SO_LINGER), to a peer that reads nothing.
-func slowSocket(t *testing.T) (fd int, release func()) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	peer, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.(*net.TCPConn).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
-	for b := make([]byte, 1<<16); err == nil; {
-		_, err = unix.Write(fd, b)
-	}
-	if err != unix.EAGAIN {
-		t.Fatal(err)
-	}
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER,
-		&unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
-		t.Fatal(err)
-	}
-	return fd, func() { peer.Close() } // with data unread: a reset
-}
 
 // A client can send a descriptor of which it takes the kernel for ever to close it. The daemon
 // gives up such a client after a while, so that its peers see it go, and nobody else waits; but its
@@ -82,7 +38,7 @@ func TestDescriptorThatHangs(t *testing.T) {
 			ts := newServer(t)
 			honest := ts.client()
 			hq := honest.newQP()
-			fd, release := slowSocket(t)
+			fd, release := proctest.SlowSocket(t)
 			defer release()
 			ts.srv.mu.Lock() // no session begins until the last one who has the socket is the daemon
 			c := rawConnect(t, ts.path)
@@ -126,7 +82,7 @@ func TestDescriptorsOfTheRefused(t *testing.T) {
 	ts.srv.mu.Lock() // nobody is let in until the last one who has the sockets is the daemon
 	var releases []func()
 	for range maxRefusals + 1 {
-		fd, release := slowSocket(t)
+		fd, release := proctest.SlowSocket(t)
 		defer release()
 		releases = append(releases, release)
 		c := rawConnect(t, ts.path)

@@ -63,11 +63,6 @@ type (
 	}
 )
 
-func (c *chanObj) close() {
-	c.pipe.Close()
-	c.mem.Release()
-}
-
 // A handler carries a request out and returns the reply.
 type handler func(*operation) (rpc.Message, error)
 
@@ -266,7 +261,7 @@ func (o *operation) ctxOpen(req *rpc.CtxOpenRequest) (*rpc.CtxOpenReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	o.send(rfd)
+	o.sendEnd(rfd)
 	c := &ctxObj{device: req.Device, events: newAsyncQueue(s.maxAsync(), pipe)}
 	if c.h, err = s.h.OpenContext(req.Device, c.events); err != nil {
 		c.events.close()

@@ -62,7 +62,7 @@ func (o *operation) createChan(req *rpc.CreateChanRequest) (*rpc.CreateChanReply
 		s.freeRing(mem)
 		return nil, err
 	}
-	o.send(rfd)
+	o.sendEnd(rfd)
 	o.send(fd)
 	ch := &chanObj{ctx: c, mem: mem, pipe: pipe}
 	ch.ring = ring.NewChannelProducer(mem.Mem, n, pipe.Token, s.Fail)
@@ -84,10 +84,8 @@ func (o *operation) destroyChan(req *rpc.HandleRequest) error {
 	ch.ctx.events.dropChan(ch.ring)
 	ch.ctx.users--
 	drop(s, &s.chans, req.Handle)
-	s.mu.Lock()
-	s.ringBytes -= int64(len(ch.mem.Mem))
-	s.mu.Unlock()
-	ch.close()
+	ch.pipe.Close()
+	s.freeRing(ch.mem)
 	return nil
 }
 
@@ -236,6 +234,7 @@ func (s *Session) freeNext(cq *cqObj) {
 	if cq.next != nil {
 		s.freeRing(cq.next)
 		cq.next = nil
+		s.settle() // for the quota
 	}
 }
 

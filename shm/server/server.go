@@ -406,13 +406,17 @@ func (s *Server) SetLimits(l Limits) {
 	}
 }
 
-// newEventPipe is that of the operating system's memory, within the quota.
+// newEventPipe is a socket, or a pipe for clients that know nothing else, within the quota.
 func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
 	pipes := s.srv.pipes
 	if err := pipes.take(s.account(), s.Privileged()); err != nil {
 		return nil, -1, err
 	}
-	p, fd, err := osmem.NewEventPipe(func() { pipes.give(s.account(), 1) })
+	make := osmem.NewEventPipe
+	if s.sockets {
+		make = osmem.NewEventSocket
+	}
+	p, fd, err := make(s, func() { pipes.give(s.account(), 1) })
 	if err != nil {
 		pipes.give(s.account(), 1)
 	}

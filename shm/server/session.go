@@ -36,6 +36,7 @@ type Session struct {
 	again   bool // the client knows EINPROGRESS; set by HELLO
 	// the client knows what is answered of a device that has gone; set by HELLO
 	tellsGone bool
+	sockets   bool        // the client takes sockets for event pipes; set by HELLO
 	direct    atomic.Bool // it has the direct path, and may; set by HELLO
 	minor     uint16      // of the version that both sides have; set by HELLO
 
@@ -46,6 +47,7 @@ type Session struct {
 	once      sync.Once
 	cause     error          // why; set before ctx ends
 	extra     sync.WaitGroup // goroutines of Go
+	errands   errands
 	since     time.Time
 	nonce     [abi.NonceLen]byte
 	page      *ring.SessionPage
@@ -152,55 +154,6 @@ func (s *Session) Context() context.Context { return s.ctx }
 // Fail ends the session for a violation. It does not block and may be called with locks held.
 func (s *Session) Fail(err error) { s.end(err) }
 
-// Go runs f on a goroutine that counts as the session's: its place in the quotas is free only when
-// f has returned. f must end soon after Done is closed, unless a copy of mode 0 memory hangs.
-// It may be called until Handler.Close returns.
-func (s *Session) Go(f func()) {
-	s.extra.Add(1)
-	go func() {
-		defer s.extra.Done()
-		f()
-	}()
-}
-
-// foreignTime is what the kernel may take for a descriptor of a client's.
-const foreignTime = 5 * time.Second
-
-// foreign runs f on a goroutine of the session's and waits for it. It is for what is done with a
-// descriptor that may be of any file: to look at one of a network file system, or to close a socket
-// that has something left to send, can take for ever. If it takes too long the session ends, so
-// that a client can have one such goroutine, and foreign returns false; undo, if f returns one, is
-// called when f is back.
-func (s *Session) foreign(f func() (undo func())) bool {
-	const running, back, left = 0, 1, 2
-	var state atomic.Int32
-	done, late := make(chan struct{}), make(chan struct{})
-	stop := s.srv.cfg.AfterFunc(foreignTime, func() { close(late) })
-	defer stop()
-	s.Go(func() {
-		defer close(done)
-		if undo := f(); !state.CompareAndSwap(running, back) && undo != nil {
-			undo()
-		}
-	})
-	select {
-	case <-done:
-		return true
-	case <-late:
-	}
-	if !state.CompareAndSwap(running, left) {
-		<-done
-		return true
-	}
-	s.Fail(errForeign)
-	return false
-}
-
-var errForeign = abi.Violation("descriptor of a file that does not answer")
-
-// discard closes a descriptor that a client sent against the rules. The session is about to end.
-func (s *Session) discard(fd int) { s.Go(func() { osmem.CloseFD(fd) }) }
-
 func (s *Session) ended() bool { return s.ctx.Err() != nil }
 
 // end records the first cause and wakes everything that waits for the client.
@@ -256,34 +209,55 @@ func (s *Session) teardown() {
 	if s.h != nil {
 		s.h.Close(cause)
 	}
+	s.endEvents()
 	s.Go(func() { _ = s.conn.Close() }) // nothing to lose
 	s.extra.Wait()
 	s.freeAll()
 	s.srv.remove(s)
 }
 
+// endEvents has the client find the end of all that it is told of events by.
+func (s *Session) endEvents() {
+	for _, c := range s.chans.m {
+		c.ctx.events.dropChan(c.ring)
+		c.pipe.Close()
+	}
+	for _, c := range s.ctxs.m {
+		c.events.close()
+	}
+	for _, c := range s.cmChans.m {
+		c.close()
+	}
+}
+
 // freeAll releases what is left in the tables. The handler is gone.
 func (s *Session) freeAll() {
+	for _, r := range s.freeTables() { // for which the client can have the kernel take for ever
+		r.Release()
+	}
+}
+
+// freeTables is freeAll but for what it returns.
+func (s *Session) freeTables() (rings []*osmem.Region) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.qps.m {
-		q.mem.Release()
+		rings = append(rings, q.mem)
 		s.giveQueue(q.own)
 	}
 	for _, q := range s.srqs.m {
-		q.mem.Release()
+		rings = append(rings, q.mem)
 	}
 	for _, c := range s.cqs.m {
 		c.ring.Close()
-		c.mem.Release()
+		rings = append(rings, c.mem)
 		if c.next != nil {
-			c.next.Release()
+			rings = append(rings, c.next)
 		}
-		c.bits.close((*osmem.Region).Release)
+		c.bits.close(func(r *osmem.Region) { rings = append(rings, r) })
 	}
 	for _, c := range s.chans.m {
-		c.ctx.events.dropChan(c.ring)
-		c.close()
+		rings = append(rings, c.mem)
 	}
 	for _, m := range s.mrs.m {
 		if m.mem != nil {
@@ -299,12 +273,6 @@ func (s *Session) freeAll() {
 	for _, m := range s.mems.m {
 		s.releaseMem(m)
 	}
-	for _, c := range s.ctxs.m {
-		c.events.close()
-	}
-	for _, c := range s.cmChans.m {
-		c.close()
-	}
 	if s.app != nil {
 		s.app.Release()
 	}
@@ -313,8 +281,9 @@ func (s *Session) freeAll() {
 		s.bell.Close()
 	}
 	if s.pageMem != nil {
-		s.pageMem.Release()
+		rings = append(rings, s.pageMem)
 	}
+	return rings
 }
 
 func (s *Session) setState(st string) {
@@ -358,6 +327,7 @@ func (s *Session) hello(stop func() bool) error {
 	}
 	s.reasons, s.again = req.Features&rpc.FeatureReasons != 0, req.Features&rpc.FeatureAgain != 0
 	s.tellsGone = req.Features&rpc.FeatureGone != 0
+	s.sockets = req.Features&rpc.FeatureSockets != 0
 	s.minor = rep.Minor
 	if req.Features&rpc.FeatureDirect != 0 && s.offerDirect() {
 		rep.Features |= rpc.FeatureDirect
@@ -456,12 +426,16 @@ func (s *Session) takeMapping() error {
 
 func (s *Session) giveMapping() { s.srv.mappings.give(s.account(), 1) }
 
-// freeRing gives newRing's memory back, once nothing touches it.
-func (s *Session) freeRing(r *osmem.Region) {
-	s.mu.Lock()
-	s.ringBytes -= int64(len(r.Mem))
-	s.mu.Unlock()
+// freeRing gives newRing's memory back, once nothing touches it. It does not wait.
+func (s *Session) freeRing(r *osmem.Region) { s.Later(func() { s.releaseRing(r) }) }
+
+// releaseRing is freeRing for an errand, of whatever session.
+func (s *Session) releaseRing(r *osmem.Region) {
+	n := int64(len(r.Mem))
 	r.Release()
+	s.mu.Lock()
+	s.ringBytes -= n
+	s.mu.Unlock()
 }
 
 // serve answers one request.
@@ -489,6 +463,7 @@ func (s *Session) serve() error {
 	}
 	op := &operation{s: s, h: h, body: body, fd: fd}
 	rep, opErr := op.do()
+	s.settle()
 	if op.fd >= 0 && !s.foreign(func() func() { osmem.CloseFD(op.fd); return nil }) {
 		opErr = errForeign
 	}
@@ -502,8 +477,9 @@ func (s *Session) serve() error {
 		}
 		err = s.send(h, opErr, rep, op.out)
 	}
-	for _, f := range op.close {
-		osmem.CloseFD(f)
+	osmem.CloseFDs(op.close)
+	if len(op.ends) > 0 {
+		s.Later(func() { osmem.CloseFDs(op.ends) })
 	}
 	if f := s.srv.watcher.Load(); f != nil && err == nil {
 		(*f)(&Call{Session: s, Op: h.Op, Request: body, Reply: s.reply[rpc.HeaderLen:], Err: opErr})
@@ -540,10 +516,18 @@ type operation struct {
 	fd    int   // that came with it, or -1; what takes it sets -1
 	out   []int // descriptors for the reply
 	close []int // those of them that are the client's alone
+	ends  []int // of these the ones that others can use already
 }
 
 // send adds a descriptor that goes with the reply and is closed here after it.
 func (o *operation) send(fd int) {
 	o.out = append(o.out, fd)
 	o.close = append(o.close, fd)
+}
+
+// sendEnd is send for one end of something that octets go through: to close it can take for ever,
+// when the client has it, or a peer the other end.
+func (o *operation) sendEnd(fd int) {
+	o.out = append(o.out, fd)
+	o.ends = append(o.ends, fd)
 }

@@ -36,6 +36,8 @@ type RawClient struct {
 	Bell    int    // the doorbell eventfd, after Hello
 	Reply   rpc.HelloReply
 
+	Features uint64 // of Hello, beside FeatureAgain
+
 	maps [][]byte
 	fds  []int
 }
@@ -151,15 +153,11 @@ func (r *RawClient) WantEnd(why string) {
 	}
 }
 
-// Hello begins the session in order, of a client that has some features more than it must.
-func (r *RawClient) Hello(more ...uint64) *RawClient {
+// Hello begins the session in order.
+func (r *RawClient) Hello() *RawClient {
 	r.T.Helper()
-	req := &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
-		Features: rpc.FeatureAgain}
-	for _, f := range more {
-		req.Features |= f
-	}
-	fds := r.Must(rpc.OpHello, req, &r.Reply)
+	fds := r.Must(rpc.OpHello, &rpc.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
+		Minor: abi.Minor, Features: rpc.FeatureAgain | r.Features}, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }

@@ -1,10 +1,11 @@
-/* What the daemon sends descriptors of: memory, event pipes, and the doorbell. */
+/* What the daemon sends descriptors of: memory, what tells of events, and the doorbell. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -106,16 +107,22 @@ void vrnic_unmap(struct vrnic_map *m)
 }
 
 /*
- * Event pipes: an octet in them stands for an event that is queued elsewhere.
+ * Event pipes, which are sockets unless the daemon is an older one: an octet in them stands for an
+ * event that is queued elsewhere.
  */
 
-bool vrnic_check_pipe(struct vrnic_session *s, int fd)
+static bool is_pipe(int fd)
 {
 	struct stat st;
 
-	if (!fstat(fd, &st) && S_ISFIFO(st.st_mode))
+	return !fstat(fd, &st) && (S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode));
+}
+
+bool vrnic_check_pipe(struct vrnic_session *s, int fd)
+{
+	if (is_pipe(fd))
 		return true;
-	vrnic_die(s, "the daemon sent something else than a pipe for events");
+	vrnic_die(s, "the daemon sent something else than a socket or pipe for events");
 	return false;
 }
 
@@ -126,9 +133,8 @@ bool vrnic_check_pipe(struct vrnic_session *s, int fd)
 static void pipe_ended(struct vrnic_session *s, int fd)
 {
 	struct pollfd p = { .fd = s->sock, .events = POLLRDHUP };
-	struct stat st;
 
-	while (fstat(fd, &st) || !S_ISFIFO(st.st_mode))
+	while (!is_pipe(fd))
 		pause();
 	/* The end of a process closes pipes and socket in no known order. */
 	while (!vrnic_peer_gone(s))
@@ -152,20 +158,30 @@ VRNIC_CANCELLED int vrnic_wait_token(struct vrnic_session *s, int fd)
 	return 1;
 }
 
+/* One description more of the pipe fd: O_NONBLOCK on the program's is the program's. */
+static int open_again(int fd)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", fd);
+	return syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+}
+
 void vrnic_take_tokens(int fd, uint32_t n)
 {
-	char path[40], buf[256];
-	long got;
-	int f, err = errno;
+	char buf[256];
+	long got, most;
+	int f = -1, err = errno;
 
-	if (!n || fd < 0)
-		return;
-	/* A description of its own: O_NONBLOCK on the program's is the program's. */
-	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", fd);
-	f = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	while (f >= 0 && n) {
-		got = syscall(SYS_read, f, buf, n < sizeof(buf) ? n : sizeof(buf));
-		if (got < 0 && errno == EINTR)
+	/* No cancellation points: locks are held. */
+	while (n && fd >= 0) {
+		most = n < sizeof(buf) ? n : sizeof(buf);
+		if (f < 0)
+			got = syscall(SYS_recvfrom, fd, buf, most, MSG_DONTWAIT, NULL, NULL);
+		else
+			got = syscall(SYS_read, f, buf, most);
+		if (got < 0 && (errno == EINTR ||
+				(errno == ENOTSOCK && f < 0 && (f = open_again(fd)) >= 0)))
 			continue;
 		if (got <= 0)
 			break; /* another thread has read it, and will find no event */

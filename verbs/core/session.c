@@ -332,7 +332,8 @@ static int hello(struct vrnic_session *s, const char *path)
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
 					  .minor = VRNIC_MINOR,
 					  .features = VRNIC_FEATURE_REASONS | VRNIC_FEATURE_AGAIN |
-						      VRNIC_FEATURE_DIRECT | VRNIC_FEATURE_GONE };
+						      VRNIC_FEATURE_DIRECT | VRNIC_FEATURE_GONE |
+						      VRNIC_FEATURE_SOCKETS };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 

@@ -198,8 +198,10 @@ func TestCMEvents(t *testing.T) {
 }
 
 // Tokens without events, and events that are dropped with their ids.
-func TestCMTokens(t *testing.T) {
-	p, s, id := startCM(t, newFake(t, nil))
+func TestCMTokens(t *testing.T) { byEither(t, cmTokens) }
+
+func cmTokens(t *testing.T, f *fake) {
+	p, s, id := startCM(t, f)
 	p.want("chan", "ok", "id 1", "ok")
 	s.mu.Lock()
 	for _, fd := range s.cm.pipes {
@@ -317,26 +319,27 @@ func TestCMHostileReplies(t *testing.T) {
 // The daemon dies: each id is told once, a connection that it is over first.
 func TestCMDeath(t *testing.T) {
 	for _, pipesFirst := range []bool{false, true} {
-		f := newFake(t, nil)
-		p, s, id := startCM(t, f)
-		p.want("id 0", "ok")
-		s.push(rpc.CMEvent{Type: rpc.EvEstablished, ID: id, Src: here, Dst: there})
-		p.want("event 0", "9 0 0 -1 0/0 0 0 - 10.0.0.1", "ack", "ok")
-		f.die(pipesFirst)
-		got := map[string]int{}
-		for range 3 {
-			e := p.do("event 0")
-			got[strings.Join(strings.Fields(e)[:3], " ")]++
-			if strings.HasPrefix(e, "11 0 0") && got["10 0 0"] == 0 {
-				t.Error("DEVICE_REMOVAL comes before DISCONNECTED")
+		byEither(t, func(t *testing.T, f *fake) {
+			p, s, id := startCM(t, f)
+			p.want("id 0", "ok")
+			s.push(rpc.CMEvent{Type: rpc.EvEstablished, ID: id, Src: here, Dst: there})
+			p.want("event 0", "9 0 0 -1 0/0 0 0 - 10.0.0.1", "ack", "ok")
+			f.die(pipesFirst)
+			got := map[string]int{}
+			for range 3 {
+				e := p.do("event 0")
+				got[strings.Join(strings.Fields(e)[:3], " ")]++
+				if strings.HasPrefix(e, "11 0 0") && got["10 0 0"] == 0 {
+					t.Error("DEVICE_REMOVAL comes before DISCONNECTED")
+				}
+				p.want("ack", "ok")
 			}
-			p.want("ack", "ok")
-		}
-		if got["10 0 0"] != 1 || got["11 0 0"] != 1 || got["11 0 1"] != 1 {
-			t.Errorf("events %v", got)
-		}
-		p.want("event 0", "EAGAIN", "event 0", "EAGAIN", "disconnect 0", "EINVAL", "destroy 0", "ok",
-			"destroy 1", "ok", "delchan 0", "ok")
+			if got["10 0 0"] != 1 || got["11 0 0"] != 1 || got["11 0 1"] != 1 {
+				t.Errorf("events %v", got)
+			}
+			p.want("event 0", "EAGAIN", "event 0", "EAGAIN", "disconnect 0", "EINVAL", "destroy 0", "ok",
+				"destroy 1", "ok", "delchan 0", "ok")
+		})
 	}
 }
 

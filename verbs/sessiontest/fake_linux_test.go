@@ -1,6 +1,7 @@
 package sessiontest
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,6 +32,9 @@ type fake struct {
 
 	// keepPipes has the pipes of what is destroyed stay open until the daemon dies.
 	keepPipes bool
+
+	// pipes has events be told of by pipes, as older daemons do.
+	pipes bool
 
 	mu       sync.Mutex
 	closed   bool
@@ -283,10 +287,28 @@ func (s *session) memfd(size, seals int) (mem []byte, fd int) {
 
 func (s *session) newPipe() (r, w int) {
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	var err error
+	if s.f.pipes {
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+	} else {
+		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		unix.Shutdown(p[1], unix.SHUT_RD)
+	}
+	if err != nil {
 		s.f.t.Error(err)
 	}
 	return p[0], p[1]
+}
+
+// byEither runs a test with a fake that tells of events by sockets, and with one that has pipes.
+func byEither(t *testing.T, test func(t *testing.T, f *fake)) {
+	for _, pipes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pipes=%v", pipes), func(t *testing.T) {
+			f := newFake(t, nil)
+			f.pipes = pipes
+			test(t, f)
+		})
+	}
 }
 
 // decode fills req from a request's body, and keeps it for the test to look at.

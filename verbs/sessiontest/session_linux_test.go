@@ -276,7 +276,10 @@ func TestDestroyManyUnderWait(t *testing.T) {
 // V11: waits can be cancelled, and leave nothing locked.
 func TestCancel(t *testing.T) {
 	need(t)
-	f := newFake(t, nil)
+	byEither(t, cancelled)
+}
+
+func cancelled(t *testing.T, f *fake) {
 	p := open(t, f)
 	p.want("chan", "ok", "cq 0 4 0", "ok 4", "arm 0 0", "ok")
 	p.send("bg get 0")
@@ -294,7 +297,10 @@ func TestCancel(t *testing.T) {
 
 func TestAsyncEvents(t *testing.T) {
 	need(t)
-	f := newFake(t, nil)
+	byEither(t, asyncEvents)
+}
+
+func asyncEvents(t *testing.T, f *fake) {
 	p := open(t, f)
 	p.want("cq -1 4 0", "ok 4", "cq -1 4 0", "ok 4")
 	s := f.session(0)
@@ -339,8 +345,7 @@ func TestAsyncEventOfOtherKind(t *testing.T) {
 func TestDeath(t *testing.T) {
 	need(t)
 	for _, pipesFirst := range []bool{false, true} {
-		t.Run(fmt.Sprintf("pipesFirst=%v", pipesFirst), func(t *testing.T) {
-			f := newFake(t, nil)
+		byEither(t, func(t *testing.T, f *fake) {
 			p := open(t, f)
 			p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "pd", "ok",
 				"mr malloc 100 0 1", "ok",

@@ -25,8 +25,9 @@ type hostile struct {
 // not know yet of which namespaces the other one is.
 func newHostile(t *testing.T, d *daemontest.Daemon, b *daemontest.End) *hostile {
 	t.Helper()
-	h := &hostile{t: t, rawEnd: &rawEnd{
-		RawClient: shmtest.NewRaw(t, d.Socket()).Hello(rpc.FeatureDirect)}}
+	h := &hostile{t: t, rawEnd: &rawEnd{RawClient: shmtest.NewRaw(t, d.Socket())}}
+	h.Features = rpc.FeatureDirect
+	h.Hello()
 	ctx := h.Ctx(0)
 	h.pd = h.PD(ctx)
 	h.cq = h.CQ(ctx, 64, 0)
