@@ -429,7 +429,7 @@ func (s *Session) newPackets() (*osmem.Packets, int, error) {
 	if err := pipes.take(s.account(), s.Privileged()); err != nil {
 		return nil, -1, err
 	}
-	p, fd, err := osmem.NewPackets(func() { pipes.give(s.account(), 1) })
+	p, fd, err := osmem.NewPackets(s, func() { pipes.give(s.account(), 1) })
 	if err != nil {
 		pipes.give(s.account(), 1)
 	}

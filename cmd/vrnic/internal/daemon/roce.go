@@ -174,7 +174,7 @@ func (h *idHandler) OpenUDP(packets *osmem.Packets) error {
 	if h.udpRelay() != nil {
 		return syscall.EBUSY
 	}
-	r, err := relay.Start(packets, func(receive func(netip.AddrPort, []byte)) (relay.Port, error) {
+	r, err := relay.Start(h.s.shm, packets, func(receive relay.Receiver) (relay.Port, error) {
 		return b.sd.dev.station.OpenUDP(at, receive)
 	})
 	if err != nil {

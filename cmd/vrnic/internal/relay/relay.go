@@ -24,9 +24,10 @@ type Port interface {
 // A Relay is a program's port.
 type Relay struct {
 	packets *osmem.Packets
-	port    Port
 	end     context.CancelFunc
-	done    chan struct{}
+
+	mu   sync.Mutex
+	port Port // nil: it is closed; +checklocks:mu
 }
 
 // longest is the most octets of a datagram: they go in one packet of IP.
@@ -35,11 +36,14 @@ const longest = 65535
 // patience is how long the way to a destination is looked for. What else the program sends waits.
 const patience = time.Second
 
-// Start begins to carry. open opens the port, and says whom to give what comes there; it is called
-// before Start returns. The packets are the Relay's if there is no error.
-func Start(packets *osmem.Packets, open func(receive func(from netip.AddrPort, data []byte)) (Port,
-	error)) (*Relay, error) {
-	// What comes may come from several goroutines.
+// A Receiver is given what comes to a port, by several goroutines.
+type Receiver = func(from netip.AddrPort, data []byte)
+
+// Start begins to carry, on a goroutine of the program's session. open opens the port, and says
+// whom to give what comes there; it is called before Start returns. The packets are the Relay's if
+// there is no error.
+func Start(program osmem.Runner, packets *osmem.Packets, open func(Receiver) (Port, error)) (
+	*Relay, error) {
 	pool := sync.Pool{New: func() any { return new([]byte) }}
 	port, err := open(func(from netip.AddrPort, data []byte) {
 		b := pool.Get().(*[]byte)
@@ -51,16 +55,14 @@ func Start(packets *osmem.Packets, open func(receive func(from netip.AddrPort, d
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	r := &Relay{packets: packets, port: port, end: end, done: make(chan struct{})}
-	go r.run(ctx)
+	r := &Relay{packets: packets, port: port, end: end}
+	program.Go(func() { r.run(ctx) })
 	return r, nil
 }
 
 // run sends what the program wants sent, until it has closed its end, or Close is called.
 func (r *Relay) run(ctx context.Context) {
-	defer close(r.done)
-	defer r.packets.Close()
-	defer r.port.Close() // which is all that can be done
+	defer r.Close()
 	b := make([]byte, longest)
 	for {
 		n, err := r.packets.Receive(b)
@@ -72,16 +74,29 @@ func (r *Relay) run(ctx context.Context) {
 		if !ok || !to.IsValid() || to.Port() == 0 {
 			continue
 		}
-		few, cancel := context.WithTimeout(ctx, patience)
+		r.send(ctx, to, data)
+	}
+}
+
+func (r *Relay) send(ctx context.Context, to netip.AddrPort, data []byte) {
+	few, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.port != nil {
 		r.port.Send(few, to, data)
-		cancel()
 	}
 }
 
 // Close ends it, and returns when the port is free. It may be called several times, from any
-// goroutine.
+// goroutine. The goroutine may end later: what the program sends beside a packet can keep it.
 func (r *Relay) Close() {
 	r.end()
 	r.packets.Close()
-	<-r.done
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.port != nil {
+		_ = r.port.Close() // which is all that can be done
+		r.port = nil
+	}
 }

@@ -9,8 +9,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/rpc"
+	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 // A sent is a datagram of a port's.
@@ -39,14 +41,15 @@ func (p *fakePort) Close() error {
 func start(t *testing.T) (r *Relay, p *fakePort, program *os.File, freed *atomic.Int32) {
 	t.Helper()
 	freed = new(atomic.Int32)
-	packets, fd, err := osmem.NewPackets(func() { freed.Add(1) })
+	run := &goroutines{}
+	packets, fd, err := osmem.NewPackets(run, func() { freed.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	program = os.NewFile(uintptr(fd), "program")
 	t.Cleanup(func() { program.Close() })
 	p = &fakePort{sent: make(chan sent, 10), closed: make(chan struct{})}
-	r, err = Start(packets, func(receive func(netip.AddrPort, []byte)) (Port, error) {
+	r, err = Start(run, packets, func(receive func(netip.AddrPort, []byte)) (Port, error) {
 		p.receive = receive
 		return p, nil
 	})
@@ -113,27 +116,49 @@ func TestEnd(t *testing.T) {
 	<-p.closed
 	r.Close()
 	r.Close()
-	if n := freed.Load(); n != 1 {
-		t.Errorf("freed %d times", n)
-	}
+	needtest.Eventually(t, "the quota is given back", func() bool { return freed.Load() == 1 })
 	r, p, _, freed = start(t)
 	r.Close()
 	<-p.closed
 	p.receive(netip.MustParseAddrPort("10.0.0.2:7"), []byte("late"))
-	if n := freed.Load(); n != 1 {
-		t.Errorf("freed %d times", n)
+	needtest.Eventually(t, "the quota is given back", func() bool { return freed.Load() == 1 })
+}
+
+// A program can send descriptors beside its packets, and have the kernel take for ever to close
+// them, where they are received and where they are not: the port is free all the same.
+func TestDescriptorThatHangs(t *testing.T) {
+	for _, packets := range []int{1, 2} {
+		r, p, program, freed := start(t)
+		fd, release := shmtest.SlowSocket(t)
+		for range packets {
+			if err := syscall.Sendmsg(int(program.Fd()), []byte("packet"), syscall.UnixRights(fd), nil,
+				0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go osmem.CloseFD(fd) // unless it is the last
+		r.Close()
+		<-p.closed
+		release()
+		needtest.Eventually(t, "the quota is given back", func() bool { return freed.Load() == 1 })
 	}
 }
 
+// goroutines are a session's.
+type goroutines struct{}
+
+func (*goroutines) Go(f func())    { go f() }
+func (*goroutines) Later(f func()) { go f() }
+
 // A port that cannot be opened leaves the packets with the caller.
 func TestNoPort(t *testing.T) {
-	packets, fd, err := osmem.NewPackets(func() {})
+	packets, fd, err := osmem.NewPackets(&goroutines{}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer osmem.CloseFD(fd)
 	defer packets.Close()
-	_, err = Start(packets, func(func(netip.AddrPort, []byte)) (Port, error) {
+	_, err = Start(&goroutines{}, packets, func(func(netip.AddrPort, []byte)) (Port, error) {
 		return nil, syscall.EADDRINUSE
 	})
 	if !errors.Is(err, syscall.EADDRINUSE) {
