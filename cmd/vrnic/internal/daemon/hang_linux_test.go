@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -355,6 +356,100 @@ func TestDescriptorHangs(t *testing.T) {
 				t.Error("the session has given up its place")
 			}
 			d.Dial().Close()
+			fs.Kill()
+			if !needtest.Becomes(func() bool { return state() == "gone" }) {
+				t.Errorf("the session is %s though nothing hangs", state())
+			}
+		})
+	}
+}
+
+// TestHelperHolds is a client of the daemon at args[0] with a QP, to whose memory it writes from a
+// mapping of the file args[1], and for ever: it has the kernel's lock of that memory then. Then it
+// goes, or first destroys the QP if args[2] says so. It is a process of its own, since its memory
+// hangs.
+func TestHelperHolds(t *testing.T) {
+	args := daemontest.Child(t)
+	f, err := os.OpenFile(args[1], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := shmtest.NewRaw(t, args[0]).Hello()
+	ctx := r.Ctx(0)
+	pd, cq := r.PD(ctx), r.CQ(ctx, 8, 0)
+	var qp rpc.CreateQPReply
+	mem := r.Must(rpc.OpCreateQP, &rpc.CreateQPRequest{PD: pd, SendCQ: cq.Handle, RecvCQ: cq.Handle,
+		Caps: rpc.QPCaps{MaxSendWR: 4, MaxRecvWR: 4}}, &qp)[0]
+	tid := make(chan int)
+	go func() {
+		runtime.LockOSThread()
+		tid <- unix.Gettid()
+		unix.Pwrite(mem, page, 0)
+	}()
+	within := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid) // of who waits in it
+	if !needtest.Becomes(func() bool {
+		b, _ := os.ReadFile(within)
+		return strings.HasPrefix(string(b), fmt.Sprint(unix.SYS_PWRITE64, " "))
+	}) {
+		daemontest.Tell("free")
+		return
+	}
+	if args[2] == "destroys" {
+		_, err := r.Call(rpc.OpDestroyQP, &rpc.HandleRequest{Handle: qp.QP}, nil)
+		daemontest.Tell("destroyed", err)
+	} else {
+		r.Conn.Close()
+		daemontest.Tell("closed")
+	}
+	time.Sleep(time.Hour) // until it is killed
+}
+
+// A client can keep the kernel's lock of memory that the daemon is to give back. Nobody else waits:
+// clients are listed, come and go, and others' messages come. The client keeps its place until the
+// lock is free.
+func TestRingsThatAreHeld(t *testing.T) {
+	for does, want := range map[string]string{"closes": "closed", "destroys": "destroyed"} {
+		t.Run(does, func(t *testing.T) {
+			t.Parallel()
+			path, fs := hungFile(t, fuseRead)
+			d := daemontest.Start(t)
+			t.Cleanup(fs.Kill) // before the daemon waits for its sessions
+			admin := d.Dial()
+			client := daemontest.StartChild(t, "TestHelperHolds", d.Socket(), path, does)
+			t.Cleanup(fs.Kill) // before the client, which cannot end
+			fs.Want("asked")
+			if w := client.Line(); !strings.HasPrefix(w, want) {
+				t.Fatalf("the client %q, want %q", w, want)
+			}
+			state := func() string {
+				rows, err := admin.List("client")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range rows {
+					if c := clientRow(t, r); int(c.PID) == client.PID() {
+						return c.State
+					}
+				}
+				return "gone"
+			}
+			if !needtest.Becomes(func() bool { return state() == "ending" }) {
+				t.Errorf("the session is %s, want ending", state())
+			}
+			x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+			y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+			daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
+			y.Recv(1, 0, 64)
+			x.Send(1, 0, 64)
+			x.WantOK("beside it", 1, rdma.WCSend)
+			y.WantOK("beside it", 1, rdma.WCRecv)
+			if s := state(); s != "ending" {
+				t.Errorf("the session is %s though its memory hangs", s)
+			}
 			fs.Kill()
 			if !needtest.Becomes(func() bool { return state() == "gone" }) {
 				t.Errorf("the session is %s though nothing hangs", state())

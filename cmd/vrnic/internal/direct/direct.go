@@ -178,7 +178,8 @@ func (e *End) Remove() {
 	e.dir.nextLocked(e, nil)
 }
 
-// nextLocked has e have pair p, or none, and keep the one before; that before it is let go.
+// nextLocked has e have pair p, or none, and keep the one before; that before it is let go. To free
+// that can take for ever: e's program is at the mercy of the other one, and the daemon is not.
 //
 // +checklocks:d.mu
 func (d *Directory) nextLocked(e *End, p *pair) {
@@ -198,7 +199,7 @@ func (d *Directory) nextLocked(e *End, p *pair) {
 		for i, to := range gone.ends {
 			to.Domain.leave(&gone.ring.Dirs[1-i])
 		}
-		gone.free()
+		e.Program.Later(gone.free)
 	}
 }
 

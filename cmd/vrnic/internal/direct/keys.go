@@ -88,7 +88,7 @@ func (m *Domain) Close() {
 	if m.closed = true; m.keys != nil {
 		osmem.CloseFD(m.fd)
 		m.program.GiveDescriptor()
-		m.free()
+		m.program.Later(m.free)
 		m.keys = nil
 	}
 }
