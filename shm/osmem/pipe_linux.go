@@ -180,6 +180,19 @@ func (p *EventWriter) Token() {
 	}
 }
 
+// TakeBack is for n events that are nobody's any more: it takes their tokens back, of those that have
+// not been sent, and returns how many of them the client has to take.
+func (p *EventWriter) TakeBack(n uint32) uint32 {
+	if p.isPipe {
+		return n // and has room, or loses some
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	back := min(n, uint32(p.owed))
+	p.owed -= int(back)
+	return n - back
+}
+
 // sendSome sends what there is room for, and does not wait.
 func sendSome(fd int, b []byte) (n int, err error) {
 	for {

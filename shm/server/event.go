@@ -159,6 +159,7 @@ func (a *AsyncQueue) forget(kind, handle uint32) (r rpc.DestroyReply) {
 	if r.Tokens == 0 {
 		return r
 	}
+	defer func() { r.Tokens = a.pipe.TakeBack(r.Tokens) }()
 	a.forgotten[o] += r.Tokens
 	if a.gone += int(r.Tokens); a.gone > len(a.q)/2 {
 		kept := a.q[:0]
@@ -340,7 +341,8 @@ func (id *CMID) forget() (r rpc.CMDestroyIDReply, children []*CMID) {
 	return r, children
 }
 
-// take drops the events that f is true for, of which there are n, and returns that. ch.mu is held.
+// take drops the events that f is true for, of which there are n, and returns how many tokens the
+// client has to take for them. ch.mu is held.
 func (ch *cmChannel) take(n int, f func(e *queuedEvent) bool) uint32 {
 	if n == 0 {
 		return 0 // as nearly always: the queue can be long
@@ -355,7 +357,7 @@ func (ch *cmChannel) take(n int, f func(e *queuedEvent) bool) uint32 {
 	}
 	clear(ch.q[len(kept):])
 	ch.q = kept
-	return uint32(n)
+	return ch.pipe.TakeBack(uint32(n))
 }
 
 // membershipOf is what an event of id tells of; nil: nothing of a group. The lock of id's channel

@@ -21,7 +21,7 @@ import (
 //
 // +checklocksignore: nobody else has the queue.
 func TestAsyncQueue(t *testing.T) {
-	pipe, fd, err := osmem.NewEventSocket(&Session{}, func() {})
+	pipe, fd, err := osmem.NewEventPipe(&Session{}, func() {}) // which nobody has to read
 	if err != nil {
 		t.Fatal(err)
 	}
