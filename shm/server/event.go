@@ -153,15 +153,15 @@ func (a *AsyncQueue) forget(kind, handle uint32) (r rpc.DestroyReply) {
 	a.held = slices.DeleteFunc(a.held, func(e rpc.AsyncEvent) bool {
 		return asyncObj{e.Kind, e.Handle} == o
 	})
-	r.Reported, r.Tokens = a.reported[o], a.queued[o]
+	n := a.queued[o]
+	r.Reported, r.Tokens = a.reported[o], a.pipe.TakeBack(n)
 	delete(a.reported, o)
 	delete(a.queued, o)
-	if r.Tokens == 0 {
+	if n == 0 {
 		return r
 	}
-	defer func() { r.Tokens = a.pipe.TakeBack(r.Tokens) }()
-	a.forgotten[o] += r.Tokens
-	if a.gone += int(r.Tokens); a.gone > len(a.q)/2 {
+	a.forgotten[o] += n
+	if a.gone += int(n); a.gone > len(a.q)/2 {
 		kept := a.q[:0]
 		for _, e := range a.q {
 			if !a.skipLocked(asyncObj{e.Kind, e.Handle}) {
@@ -342,7 +342,9 @@ func (id *CMID) forget() (r rpc.CMDestroyIDReply, children []*CMID) {
 }
 
 // take drops the events that f is true for, of which there are n, and returns how many tokens the
-// client has to take for them. ch.mu is held.
+// client has to take for them.
+//
+// +checklocks:ch.mu
 func (ch *cmChannel) take(n int, f func(e *queuedEvent) bool) uint32 {
 	if n == 0 {
 		return 0 // as nearly always: the queue can be long
