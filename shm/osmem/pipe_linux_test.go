@@ -197,6 +197,35 @@ func TestOneWay(t *testing.T) {
 	}
 }
 
+// A client of this version understands a daemon that has pipes.
+func TestReaderOfPipe(t *testing.T) {
+	run := &testRunner{}
+	w, fd, err := NewEventPipe(run, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewEventReader(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		w.Token()
+	}
+	for got := 0; got < 3; {
+		n, _, err := r.Take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += n
+	}
+	w.Close()
+	if err := r.Wait(); !errors.Is(err, io.EOF) {
+		t.Errorf("%v, want the end", err)
+	}
+	run.wg.Wait()
+}
+
 // What is neither a socket nor a pipe is not waited for.
 func TestEventReaderOfFile(t *testing.T) {
 	f, err := os.Open(os.DevNull)

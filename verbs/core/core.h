@@ -245,10 +245,10 @@ bool vrnic_mapped(const struct vrnic_map *m); /* false in the child of a fork */
  */
 VRNIC_EXPORT int vrnic_wait_token(struct vrnic_session *s, int fd);
 
-/* Whether fd is a pipe; the session is dead if not. */
+/* Whether fd can be an event pipe, or the socket that is one; the session is dead if not. */
 VRNIC_EXPORT bool vrnic_check_pipe(struct vrnic_session *s, int fd);
 
-/* Takes n tokens back out of a pipe, without blocking and without a change of its flags. */
+/* Takes n tokens back out of either, without blocking and without a change of its flags. */
 VRNIC_EXPORT void vrnic_take_tokens(int fd, uint32_t n);
 
 /* close(2) without being a cancellation point; -1 is none. */
