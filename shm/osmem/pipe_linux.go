@@ -157,11 +157,7 @@ func (p *EventWriter) Token() {
 		return
 	}
 	if !p.isPipe && p.owed == 0 {
-		err := unix.EINTR
-		for err == unix.EINTR {
-			err, _ = unix.Sendto(p.fd, tokens[:1], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil).(unix.Errno)
-		}
-		if err != unix.EAGAIN {
+		if err := sendOctet(p.fd); err != unix.EAGAIN {
 			return
 		}
 	}
@@ -180,8 +176,8 @@ func (p *EventWriter) Token() {
 	}
 }
 
-// TakeBack is for n events that are nobody's any more: it takes their tokens back, of those that have
-// not been sent, and returns how many of them the client has to take.
+// TakeBack is for n events that are nobody's any more: it takes back the tokens that have not been
+// sent, and returns how many of theirs the client has to take.
 func (p *EventWriter) TakeBack(n uint32) uint32 {
 	if p.isPipe {
 		return n // and has room, or loses some

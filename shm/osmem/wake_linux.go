@@ -37,10 +37,16 @@ var wakeOctet = []byte{1}
 // WakeBy wakes who has the other end of fd, and reports whether it is there. It does not block:
 // there may be no room for one octet more, which then are enough.
 func WakeBy(fd int) bool {
+	err := sendOctet(fd)
+	return err == nil || err == unix.EAGAIN
+}
+
+// sendOctet does not wait; EAGAIN: there is no room.
+func sendOctet(fd int) error {
 	for {
 		err := unix.Sendto(fd, wakeOctet, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 		if err != unix.EINTR {
-			return err == nil || err == unix.EAGAIN
+			return err
 		}
 	}
 }
