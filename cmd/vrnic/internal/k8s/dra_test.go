@@ -35,6 +35,8 @@ type apiServer struct {
 
 	mu     sync.Mutex
 	away   bool                     // guarded by mu
+	broken bool                     // slices are not to be had; guarded by mu
+	uid    string                   // of the node; guarded by mu
 	slices map[string]resourceSlice // by path; guarded by mu
 	claims map[string]string        // guarded by mu
 	calls  int                      // guarded by mu
@@ -42,7 +44,7 @@ type apiServer struct {
 
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{t: t, dir: t.TempDir(), slices: make(map[string]resourceSlice),
+	s := &apiServer{t: t, dir: t.TempDir(), uid: "u-1", slices: make(map[string]resourceSlice),
 		claims: make(map[string]string)}
 	s.Server = httptest.NewTLSServer(s)
 	t.Cleanup(s.Close)
@@ -73,11 +75,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	old, there := s.slices[r.URL.Path]
 	const group = "/apis/resource.k8s.io/v1/"
 	switch name, slice := strings.CutPrefix(r.URL.Path, group+"resourceslices/"); {
-	case s.away, r.Header.Get("Authorization") != "Bearer secret":
+	case s.away, s.broken && slice, r.Header.Get("Authorization") != "Bearer secret":
 		w.WriteHeader(http.StatusForbidden)
 		reply = map[string]string{"kind": "Status", "message": "not you, or not now"}
 	case r.Method == "GET" && r.URL.Path == "/api/v1/nodes/worker":
-		reply = json.RawMessage(`{"metadata": {"name": "worker", "uid": "u-1"}}`)
+		reply = json.RawMessage(`{"metadata": {"name": "worker", "uid": "` + s.uid + `"}}`)
 	case r.Method == "GET" && s.claims[r.URL.Path] != "":
 		reply = json.RawMessage(s.claims[r.URL.Path])
 	case r.Method == "GET" && there:
@@ -139,7 +141,7 @@ func (s *apiServer) pool() (names []string, generation int64) {
 		if sp.Driver != "vrnic.io" || sp.Node != "worker" || sp.Pool.Name != "worker" ||
 			slice.APIVersion != "resource.k8s.io/v1" || slice.Kind != "ResourceSlice" ||
 			len(slice.Metadata.Owners) != 1 || slice.Metadata.Owners[0] !=
-			(objectRef{"v1", "Node", "worker", "u-1"}) || len(sp.Devices) > 128 {
+			(objectRef{"v1", "Node", "worker", s.uid}) || len(sp.Devices) > 128 {
 			s.t.Errorf("a slice is %+v", slice)
 		}
 		if sp.Pool.Generation != generation {
@@ -345,7 +347,10 @@ func TestDRA(t *testing.T) {
 	}
 	n.tick <- time.Time{}
 	n.tick <- time.Time{}
+	// A kubelet that starts finds the driver by its socket, and removes the slices behind that.
 	n.findDriver().close()
+	s.set(func() { clear(s.slices) })
+	s.wantPool(n, "with a kubelet that has started", "net-0", "vrnic0-0", "vrnic0-1")
 	n.end()
 	n.close(d)
 	s.api.client.CloseIdleConnections()
@@ -389,6 +394,77 @@ func TestSlices(t *testing.T) {
 	}
 	if got, g := s.pool(); len(got) != 3 || g <= was {
 		t.Errorf("after a new start there are %v of generation %d, before it was %d", got, g, was)
+	}
+}
+
+// What others do to the slices is seen in time, and what is there as it was told is not told again.
+func TestSlicesLost(t *testing.T) {
+	s := newAPIServer(t)
+	p := &publisher{api: s.api, node: "worker"}
+	var devices []sliceDevice
+	for i := range 2 * maxSlice {
+		devices = append(devices, sliceDevice{Name: poolName("v", i)})
+	}
+	publish := func(times int) (err error) {
+		for range times {
+			err = p.publish(context.Background(), devices)
+		}
+		return err
+	}
+	edit := func(i int, how func(*resourceSlice)) {
+		slice := s.slices[slicePath(p.name(i))]
+		how(&slice)
+		s.slices[slicePath(p.name(i))] = slice
+	}
+	for what, how := range map[string]func(){
+		"nothing":       func() {},
+		"all removed":   func() { clear(s.slices) },
+		"the first one": func() { delete(s.slices, slicePath(p.name(0))) },
+		"the last one":  func() { delete(s.slices, slicePath(p.name(1))) },
+		"an older one": func() {
+			edit(1, func(r *resourceSlice) { r.Spec.Pool.Generation-- })
+		},
+		"newer ones": func() {
+			for i := range 2 {
+				edit(i, func(r *resourceSlice) { r.Spec.Pool.Generation += 5; r.Spec.Devices = nil })
+			}
+		},
+		"another node of the name": func() { s.uid += "x" },
+		"that one's, gone with it": func() { s.uid += "y"; clear(s.slices) },
+	} {
+		if err := publish(1); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		_, was := s.pool()
+		s.set(how)
+		if err := publish(lookAgain); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		got, g := s.pool()
+		if len(got) != len(devices) {
+			t.Errorf("%s: there are %d devices, want %d", what, len(got), len(devices))
+		}
+		if (g != was) != (what != "nothing") {
+			t.Errorf("%s: generation %d is %d", what, was, g)
+		}
+	}
+
+	// It is asked until it answers, to the end, also one that has told nothing yet.
+	for _, now := range []*publisher{p, {api: s.api, node: "worker"}} {
+		p = now
+		for what, set := range map[string]*bool{"nothing": &s.away, "no slice": &s.broken} {
+			s.set(func() { s.uid += "z"; *set = true })
+			if err := publish(lookAgain); err == nil {
+				t.Errorf("where %s is to be had it says nothing of it", what)
+			}
+			s.set(func() { *set = false })
+			if err := publish(1); err != nil {
+				t.Error(err)
+			}
+			if got, _ := s.pool(); len(got) != len(devices) {
+				t.Errorf("there are %d devices, want %d", len(got), len(devices))
+			}
+		}
 	}
 }
 

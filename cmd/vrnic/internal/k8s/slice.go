@@ -94,6 +94,11 @@ func shares(of map[string][]device) (all []sliceDevice) {
 	return all
 }
 
+// lookAgain is how many times publish takes it that what was told is known, before it asks: others
+// remove slices, and tell nobody. A kubelet that starts is one: it removes those of its node, some
+// time before or after it finds the driver.
+const lookAgain = 10
+
 // A publisher tells the API server of the node's devices.
 type publisher struct {
 	api  *API
@@ -104,6 +109,7 @@ type publisher struct {
 	slices     int           // how many there may be
 	told       []sliceDevice // what it knows
 	well       bool          // it knows all of told
+	trusted    int           // how many times it was not asked whether it still does
 }
 
 func slicePath(name string) string {
@@ -112,31 +118,50 @@ func slicePath(name string) string {
 
 func (p *publisher) name(i int) string { return fmt.Sprintf("%s-%s-%d", p.node, Driver, i) }
 
-// begin asks what is known of the node: what a plugin before this one has told has older
-// generations, and counts no more.
-func (p *publisher) begin(ctx context.Context) error {
+// ask asks what is known of the node: what a plugin before this one has told has older generations,
+// and counts no more. If it is not what this one has told, to the last slice and with the node that
+// there is now, p is not well.
+func (p *publisher) ask(ctx context.Context) error {
 	var node struct{ Metadata objectRef }
 	if err := p.api.get(ctx, apiPath("api", "v1", "nodes", p.node), &node); err != nil {
 		return err
 	}
-	var last resourceSlice
-	if err := p.api.get(ctx, slicePath(p.name(0)), &last); err != nil &&
-		!errors.Is(err, errNotFound) {
-		return err
+	// One of the same name may be another node: the slices go with the one that owns them.
+	owner := objectRef{"v1", "Node", p.node, node.Metadata.UID}
+	if owner != p.owner {
+		p.owner, p.well = objectRef{}, false // until all is known
 	}
-	p.generation, p.slices = last.Spec.Pool.Generation, last.Spec.Pool.Slices
-	p.owner = objectRef{"v1", "Node", p.node, node.Metadata.UID}
+	for i := range max(1, p.slices) {
+		var last resourceSlice
+		if err := p.api.get(ctx, slicePath(p.name(i)), &last); err != nil &&
+			!errors.Is(err, errNotFound) {
+			return err
+		}
+		pool := last.Spec.Pool
+		p.well = p.well && pool.Generation == p.generation
+		p.generation, p.slices = max(p.generation, pool.Generation), max(p.slices, pool.Slices)
+	}
+	p.owner = owner
 	return nil
 }
 
-// publish has the API server know devices, if it does not yet.
+// publish has the API server know devices, if it does not yet, or not any more.
 func (p *publisher) publish(ctx context.Context, devices []sliceDevice) error {
-	if p.well && reflect.DeepEqual(p.told, devices) {
-		return nil
+	known := func() bool { return p.well && reflect.DeepEqual(p.told, devices) }
+	look := p.owner.UID == ""
+	if known() {
+		if p.trusted++; p.trusted < lookAgain {
+			return nil
+		}
+		look = true
 	}
-	if p.owner.UID == "" {
-		if err := p.begin(ctx); err != nil {
+	if look {
+		if err := p.ask(ctx); err != nil {
 			return err
+		}
+		p.trusted = 0
+		if known() {
+			return nil
 		}
 	}
 	p.told, p.well = devices, false
