@@ -138,14 +138,16 @@ func restart(key string) error {
 
 // plan is what makes d as next has it. An error is a *ConfigError.
 func (d *Daemon) plan(next Config, lent *Lent) (*change, error) {
-	if len(next.Devices) == 0 {
-		return nil, &ConfigError{errors.New("a daemon has one device at least")}
+	now := d.current()
+	// A container's device ends with the container, whatever is left: so it is not the one that stays.
+	stays := func(s DeviceSpec) bool { return !s.Container }
+	if slices.ContainsFunc(now.Devices, stays) && !slices.ContainsFunc(next.Devices, stays) {
+		return nil, &ConfigError{errors.New("a daemon has one device at least that is not a container's")}
 	}
 	if err := next.CheckSpecs(); err != nil {
 		return nil, err
 	}
 	c := &change{next: next}
-	now := d.current()
 	for _, dev := range d.deviceList() {
 		switch i := indexOf(next.Devices, dev.spec.String()); {
 		case dev.over && slices.ContainsFunc(next.Devices, func(s DeviceSpec) bool {

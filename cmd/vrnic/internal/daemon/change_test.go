@@ -436,11 +436,36 @@ func TestChangeRefused(t *testing.T) {
 		t.Errorf("%v, %v; before it was %v", after, err, before)
 	}
 	held.WantBack(t, "after changes that were refused")
-	// The last device stays.
+	// The last device stays, and a container's is none: that one goes with the container.
 	for _, name := range []string{"vrnic0", "vrnic1"} {
 		mustChange(t, d, shm.Del, "device", name)
 	}
-	wantRefused(t, change(t, d, shm.Del, "device", "roce1"), syscall.EINVAL, "one device at least")
+	const last = "one device at least that is not a container's"
+	wantRefused(t, change(t, d, shm.Del, "device", "roce1"), syscall.EINVAL, last)
+	mustChange(t, d, shm.Add, "device", third+",container")
+	wantRefused(t, change(t, d, shm.Del, "device", "roce1"), syscall.EINVAL, last)
+	wantRefused(t, change(t, d, shm.Set, "device", "roce1,addr=10.77.0.3/24,container"),
+		syscall.EINVAL, last)
+	mustChange(t, d, shm.Del, "device", "vrnic2")
+}
+
+// A daemon that has containers' devices only, as a change can leave it that was not to be undone,
+// gives these back to the last one, and takes others.
+func TestContainersOnly(t *testing.T) {
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		c.Devices = c.Devices[:1]
+		c.Devices[0].Container = true
+	})
+	mustChange(t, d, shm.Add, "device", third+",container")
+	for _, name := range []string{"vrnic0", "vrnic2"} {
+		mustChange(t, d, shm.Del, "device", name)
+	}
+	mustChange(t, d, shm.Set, "limit", "qps=7")
+	if left := deviceNames(t, d); len(left) != 0 {
+		t.Errorf("there are %v", left)
+	}
+	mustChange(t, d, shm.Add, "device", third)
+	wantRefused(t, change(t, d, shm.Del, "device", "vrnic2"), syscall.EINVAL, "one device at least")
 }
 
 // A hundred devices and ports that come and go leave nothing behind.

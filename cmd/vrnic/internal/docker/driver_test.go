@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // A fakeDocker calls a driver as docker does.
@@ -138,6 +140,25 @@ func TestEndpoints(t *testing.T) {
 	}
 	if now := names(d); now != before {
 		t.Errorf("the daemon has %s, before it were %s", now, before)
+	}
+}
+
+// A container's device goes with it, also where no other one was to stay: that one cannot go.
+func TestLastDevice(t *testing.T) {
+	d := daemontest.Start(t, func(c *daemon.Config) { c.Devices = c.Devices[:1] })
+	f := newDocker(t, d.Socket())
+	before := names(d)
+	create := `{` + one + `, "Interface": {"Address": "10.60.0.2/24"}}`
+	for range 2 { // the address is free again
+		f.must("NetworkDriver.CreateEndpoint", create)
+		if err := daemontest.Dial(t, d.Socket()).Change(t.Context(), shm.Change{Verb: shm.Del,
+			Key: "device", Value: "vrnic0", Force: true}); err == nil {
+			t.Error("a container has the only device")
+		}
+		f.must("NetworkDriver.DeleteEndpoint", `{`+one+`}`)
+		if now := names(d); now != before {
+			t.Errorf("the daemon has %s, before it were %s", now, before)
+		}
 	}
 }
 
