@@ -240,7 +240,7 @@ var testsToo = map[string][]string{
 	"netstack/sctp":              {module + "netstack/port/impair"},
 	"netstack/ethswitch":         {module + "netstack"},
 	"netstack/detour":            {module + "netstack"},
-	"netstack/port":              {module + "netstack"},
+	"netstack/port":              {module + "netstack", module + "internal/netlab"},
 	"internal/stacknet":          {module + "rdma"},
 	"roce/packet":                {module + "roce/rocetest"},
 	"roce/udp":                   {module + "roce/rocetest"},

@@ -49,6 +49,7 @@ type TAP struct {
 	udp      bool // super-frames of UDP, too
 	made     bool // by OpenTAP
 	lent     bool // it is of LendTAP
+	found    bool // the device that takeUp took up last was there; takeUp's
 	at       *ethswitch.Attachment
 	k        *kernelIf
 	keeper   *portKeeper    // nil: the kernel's side is a station of its own, or was lent
@@ -356,16 +357,19 @@ func (t *TAP) configure(existed bool) error {
 		}
 		undoing(func() error { return k.setUp(false) })
 	}
+	var refused error
 	for _, p := range t.cfg.Addrs {
 		added, err := k.addAddr(p)
-		if err != nil {
+		switch {
+		case errors.Is(err, unix.EACCES): // of IPv6, where that is disabled; others are had
+			refused = err
+		case err != nil:
 			return err
-		}
-		if added {
+		case added:
 			undoing(func() error { return k.delAddr(p) })
 		}
 	}
-	return nil
+	return refused
 }
 
 // release undoes what was set up and closes every file.

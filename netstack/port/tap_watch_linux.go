@@ -109,18 +109,26 @@ func (t *TAP) takeUp(gone time.Duration) (wait time.Duration, err error) {
 			break
 		}
 	}
+	switch {
+	case err == nil:
+		t.found = existed
+		t.undo = t.undo[:1] // the handle; the rest was about the device before
+	case errors.Is(err, unix.EEXIST): // an attempt before came this far: the file has its device
+		err = nil
+	}
 	if err == nil {
 		_, err = setOffloads(t.fd, t.offloads) // as before: it is the same kernel
 	}
 	if err == nil {
-		t.undo = t.undo[:1] // the handle; the rest was about the device before
 		err = t.openDoze()
 	}
 	if err != nil {
 		return 0, err
 	}
-	// Somebody who may not configure it may use one that was configured for it.
-	if err := t.configure(existed); err != nil && !errors.Is(err, unix.EPERM) {
+	// Somebody who may not configure it may use one that was configured for it, and one without IPv6
+	// (EACCES) has what is left.
+	if err := t.configure(t.found); err != nil && !errors.Is(err, unix.EPERM) &&
+		!errors.Is(err, unix.EACCES) {
 		return 0, err
 	}
 	t.lost.Store(false)

@@ -3,6 +3,8 @@ package port_test
 import (
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,11 +21,15 @@ import (
 )
 
 // watchedTAP is a TAP whose changes are told, with a stack beside it.
-func watchedTAP(t *testing.T, ns *netNS) (*port.TAP, *netstack.Stack, chan linkChange) {
+func watchedTAP(t *testing.T, ns *netNS, addrs ...netip.Prefix) (*port.TAP, *netstack.Stack,
+	chan linkChange) {
 	t.Helper()
+	if addrs == nil {
+		addrs = kernelAddrs
+	}
 	changes := make(chan linkChange, 16)
 	sw := ethswitch.New(ethswitch.Config{})
-	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs,
+	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: addrs,
 		MTU: 1400, OnLink: func(up bool, why error) { changes <- linkChange{up, why} }})
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +98,26 @@ func TestTAPRemoved(t *testing.T) {
 	if dev, ok := ns.devices(t)["vtap0"]; ok {
 		t.Errorf("the device is still there: %+v", dev)
 	}
+}
+
+// TestTAPRemovedNoIPv6: where IPv6 has been switched off meanwhile, the device is made again with
+// what it can have, and goes on.
+func TestTAPRemovedNoIPv6(t *testing.T) {
+	t.Parallel()
+	ns := newNetNS(t)
+	// The address that is refused is not the last one.
+	addrs := []netip.Prefix{kernelAddrs[1], kernelAddrs[0]}
+	tap, st, changes := watchedTAP(t, ns, addrs...)
+	ns.do(t, func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	})
+	ns.link(t, "vtap0", netlink.LinkDel)
+	want(t, tap, changes, false, "gone")
+	want(t, tap, changes, true, "")
+	if got := fmt.Sprint(ns.addresses(t, "vtap0")); got != fmt.Sprint(addrs[1:]) {
+		t.Errorf("addresses %v, want %v", got, addrs[1:])
+	}
+	ping(t, ns, st.Addrs()[0].Addr(), 56)
 }
 
 // TestTAPRemovedByOwner: a device that was there before is not made; the next one of its name is
