@@ -333,6 +333,53 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A file is for the user only, whatever was there; what is no file stays as it is.
+func TestFileOfUser(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x_00001")
+	for _, keep := range []int{0, 1} {
+		path := map[int]string{0: file, 1: filepath.Join(dir, "x")}[keep]
+		if err := os.WriteFile(file, bytes.Repeat([]byte("x"), 10000), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, 0o644); err != nil { // the umask
+			t.Fatal(err)
+		}
+		f, err := capture.NewFiles(path, keep, 1000, section)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 || fi.Size() > 1000 {
+			t.Errorf("keep %d: it is %v, %v", keep, fi.Mode(), err)
+		}
+		if err := f.Close(0); err != nil {
+			t.Error(err)
+		}
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r, err := os.OpenFile(fifo, os.O_RDWR, 0) // does not wait for who writes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Chmod(0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := capture.NewFiles(fifo, 0, 0, section)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := r.Stat(); err != nil || fi.Mode().Perm() != 0o644 {
+		t.Errorf("a FIFO is %v, %v", fi.Mode(), err)
+	}
+	if err := f.Close(0); err != nil {
+		t.Error(err)
+	}
+}
+
 // Of a ring the last files stay, each of them a whole one, for the user only.
 func TestRing(t *testing.T) {
 	dir := t.TempDir()

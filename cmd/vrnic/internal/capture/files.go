@@ -46,8 +46,7 @@ func (f *Files) open() (err error) {
 			ext := filepath.Ext(path)
 			path = fmt.Sprintf("%s_%05d%s", strings.TrimSuffix(path, ext), f.number, ext)
 		}
-		f.file, err = os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-		if err != nil {
+		if f.file, err = Create(path); err != nil {
 			return err
 		}
 		f.made = append(f.made, path)
@@ -56,6 +55,22 @@ func (f *Files) open() (err error) {
 	f.written = 0
 	f.w, err = NewWriter(counting{out, &f.written}, f.sect)
 	return err
+}
+
+// Create makes the file, or empties it, for its owner alone.
+func Create(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 { // it was there
+		err = f.Chmod(0o600)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // A counting counts what is written.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/check"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/vnic/record"
@@ -85,7 +86,7 @@ func (t *Tools) record(c *cli.Context) error {
 		return fmt.Errorf("record: %w", t.InWords(err))
 	}
 	defer conn.Close()
-	f, err := create(path)
+	f, err := capture.Create(path)
 	if err != nil {
 		return err
 	}
@@ -112,22 +113,6 @@ func (t *Tools) record(c *cli.Context) error {
 		return cli.Exit("", status)
 	}
 	return err
-}
-
-// create makes the file, or empties it, for its owner alone.
-func create(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 { // it was there
-		err = f.Chmod(0o600)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }
 
 // keep writes a recording to a file, and says how it has ended.
