@@ -333,6 +333,38 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// The statistics at a file's end are of packets that went through a port: those that were captured
+// and those that were dropped, and none that was made up.
+func TestStatistics(t *testing.T) {
+	var out bytes.Buffer
+	f, err := capture.NewStream(&out, section)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, madeUp := range []bool{true, true, false, false, false} {
+		if err := f.Packet(&capture.Packet{Time: time.Unix(1, 2), Data: []byte("octets"), Len: 6,
+			MadeUp: madeUp}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(4); err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcapgo.NewNgReader(&out, pcapgo.NgReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for ; err == nil; n++ {
+		_, _, err = r.ReadPacketData()
+	}
+	is, err := r.Interface(0)
+	if err != nil || n-1 != 5 || is.Statistics.PacketsReceived != 7 ||
+		is.Statistics.PacketsDropped != 4 {
+		t.Errorf("of %d packets, want 5: %+v, %v; want 3 and 4 dropped", n-1, is.Statistics, err)
+	}
+}
+
 // A file is for the user only, whatever was there; what is no file stays as it is.
 func TestFileOfUser(t *testing.T) {
 	dir := t.TempDir()

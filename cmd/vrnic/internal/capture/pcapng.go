@@ -31,7 +31,7 @@ type Section struct {
 // A Writer writes pcapng.
 type Writer struct {
 	*pcapgo.NgWriter
-	n     int
+	n     int // packets that were captured
 	ports int
 	begun time.Time
 }
@@ -99,7 +99,9 @@ func (w *Writer) Packet(p *Packet, comments []string) error {
 	if p.In {
 		flags.Direction = pcapgo.NgEpbFlagDirectionInbound
 	}
-	w.n++
+	if !p.MadeUp {
+		w.n++
+	}
 	return w.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: p.Time, Length: p.Len,
 		CaptureLength: len(p.Data), InterfaceIndex: p.Port}, p.Data,
 		pcapgo.NgPacketOptions{Comments: comments, Flags: flags})

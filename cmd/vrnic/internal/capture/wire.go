@@ -46,6 +46,7 @@ type Packet struct {
 	Len     int    // that it had, if Data was cut
 	Dropped uint64 // packets that were lost before it
 	Event   *Event // what has happened; nil: it is a packet
+	MadeUp  bool   // it went nowhere, and is not counted
 }
 
 type head struct {

@@ -76,7 +76,7 @@ func (b *Begun) Before(p *capture.Packet, is *capture.Parsed, from, to *capture.
 			return nil, err
 		}
 		m := *p
-		m.Data, m.Len, m.In = data, len(data), p.In != back
+		m.Data, m.Len, m.In, m.MadeUp = data, len(data), p.In != back, true
 		packets = append(packets, m)
 	}
 	return packets, nil

@@ -88,7 +88,7 @@ func TestBegun(t *testing.T) {
 				src, seq, in, markers = tt.b, 5000-20, false, tt.answer
 			}
 			if err != nil || n != 20 || f.Reply != (i == 1) || f.Markers != markers || now.Src != src ||
-				now.Seq != seq || m.In != in || m.Port != 3 || m.Len != len(m.Data) {
+				now.Seq != seq || m.In != in || m.Port != 3 || m.Len != len(m.Data) || !m.MadeUp {
 				t.Errorf("%s: packet %d is %+v from %v at %d, in %v, %v", name, i, f, now.Src, now.Seq, m.In,
 					err)
 			}
