@@ -391,43 +391,6 @@ func TestCaptureFails(t *testing.T) {
 	commentsOf(t, file)
 }
 
-// A second signal ends a capture into a pipe that nobody reads, which waits for its reader.
-func TestCaptureIntoFullPipe(t *testing.T) {
-	socket := pingDaemon(t)
-	_, port := pingServer(t, socket, "-a", "10.1.0.2")
-	startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port,
-		"-C", "100000000", "-S", "65536")
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	capture := vrnicCommand(t, "capture", "--socket", socket, "-d", "left", "-w", "-")
-	capture.Stdout = w
-	err = capture.Start()
-	w.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = capture.Process.Kill() })               // it has ended, if all is well
-	if _, err := io.ReadFull(r, make([]byte, 1<<18)); err != nil { // more than a pipe holds
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = capture.Wait(); close(ended) }() // how is of no interest
-	needtest.Eventually(t, "its end", func() bool {
-		if err := capture.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Log(err)
-		}
-		select {
-		case <-ended:
-			return true
-		default:
-			return false
-		}
-	})
-}
-
 // What Wireshark asks a program that offers interfaces, in its order; the capture goes to a FIFO.
 func TestExtcap(t *testing.T) {
 	socket := pingDaemon(t)

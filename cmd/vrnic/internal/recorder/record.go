@@ -96,6 +96,8 @@ func (t *Tools) record(c *cli.Context) error {
 	if len(program) == 0 {
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
+		// A second signal ends the program: who reads a pipe may never take what is written to it.
+		context.AfterFunc(ctx, stop)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })() // it may be closed already
 	done := make(chan error, 1)
