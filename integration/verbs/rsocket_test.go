@@ -116,7 +116,8 @@ func TestRsocketCalls(t *testing.T) {
 			top := make.make(t)
 			top.server.dev, top.client.dev = "", ""
 			top.runC(t, "rsocket", "calls", "full", "refused", "ends", "nothing",
-				"normal", "lingers", "full_memory", "hostile")
+				"normal", "lingers", "full_memory", "hostile", "unheard")
+			top.runC(t, "rsocket_ends", "accepted")
 		})
 	}
 }

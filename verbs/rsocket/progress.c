@@ -45,7 +45,7 @@ static int reason(const struct rdma_cm_event *ev, bool active)
 /* An event of a socket that does not listen; its private data is good until it is acknowledged. */
 static int on_event(struct rs_stream *st, const struct rdma_cm_event *ev)
 {
-	bool active = st->to.ss_family != 0;
+	bool active = !rs_is_accepted(st);
 
 	switch (ev->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:

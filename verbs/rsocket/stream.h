@@ -92,6 +92,9 @@ static inline struct rs_stream *to_stream(struct rs *s)
 	return (struct rs_stream *)((char *)s - offsetof(struct rs_stream, s));
 }
 
+/* Of one that opens: raccept has returned it, and the program takes it for connected. */
+static inline bool rs_is_accepted(const struct rs_stream *st) { return !st->to.ss_family; }
+
 /* err: what SO_ERROR says, or 0 */
 static inline void rs_stream_over(struct rs_stream *st, int err)
 {

@@ -87,7 +87,7 @@ static int stream_name(struct rs *s, bool peer, struct sockaddr_storage *a)
 {
 	struct rs_stream *st = to_stream(s);
 
-	if (peer && st->state != RS_OPEN && st->state != RS_OVER)
+	if (peer && (st->state < RS_OPENING || (st->state == RS_OPENING && !rs_is_accepted(st))))
 		return -ENOTCONN;
 	*a = peer ? st->id->route.addr.dst_storage : st->id->route.addr.src_storage;
 	if (!a->ss_family)
@@ -124,6 +124,39 @@ static int say(struct rs_stream *st, uint32_t what, int ms)
 	}
 }
 
+/* Sleeps until done, or the time is over. */
+static void wait_until(struct rs_stream *st, bool (*done)(const struct rs_stream *st), int ms)
+{
+	int64_t end = now_ms() + ms, left;
+
+	for (;;) {
+		rs_stream_progress(st);
+		left = end - now_ms();
+		if (done(st) || left <= 0)
+			return;
+		switch (rs_sleep(&st->s, left)) {
+		case 0:
+		case -EINTR:
+		case -ETIMEDOUT:
+			break;
+		default:
+			return;
+		}
+	}
+}
+
+static bool has_opened(const struct rs_stream *st) { return st->state != RS_OPENING; }
+
+/*
+ * One that has been accepted ends as a connection does, once the peer has heard of it: else it is
+ * refused. A peer that does not look keeps a program that does not wait for a moment only.
+ */
+static void await_peer(struct rs_stream *st, int ms)
+{
+	if (st->state == RS_OPENING && rs_is_accepted(st))
+		wait_until(st, has_opened, st->s.nonblock && ms > GOODBYE_MS ? GOODBYE_MS : ms);
+}
+
 static int stream_shutdown(struct rs *s, int how)
 {
 	struct rs_stream *st = to_stream(s);
@@ -131,6 +164,7 @@ static int stream_shutdown(struct rs *s, int how)
 	int err;
 
 	rs_stream_progress(st);
+	await_peer(st, DRAIN_MS);
 	if (st->state == RS_OVER)
 		return 0;
 	if (st->state != RS_OPEN)
@@ -158,27 +192,6 @@ static bool all_sent(const struct rs_stream *st)
 	return st->sq_free == st->send_size && !st->controls;
 }
 
-/* Sleeps until done, or the time is over. */
-static void wait_until(struct rs_stream *st, bool (*done)(const struct rs_stream *st), int ms)
-{
-	int64_t end = now_ms() + ms, left;
-
-	for (;;) {
-		rs_stream_progress(st);
-		left = end - now_ms();
-		if (done(st) || left <= 0)
-			return;
-		switch (rs_sleep(&st->s, left)) {
-		case 0:
-		case -EINTR:
-		case -ETIMEDOUT:
-			break;
-		default:
-			return;
-		}
-	}
-}
-
 static bool drained(const struct rs_stream *st) { return st->state != RS_OPEN || all_sent(st); }
 static bool has_ended(const struct rs_stream *st) { return st->ended; }
 
@@ -203,10 +216,12 @@ static void stream_close(struct rs *s)
 	int ms = linger_ms(s);
 	int64_t end = now_ms() + ms;
 
+	if (ms)
+		await_peer(st, ms);
 	if (st->state == RS_OPEN && !st->said_bye && ms) {
 		st->may_read = st->may_write = false;
 		st->said_bye = true;
-		(void)say(st, RS_CONTROL_DISCONNECT, ms); /* it is over anyway */
+		(void)say(st, RS_CONTROL_DISCONNECT, end - now_ms()); /* it is over anyway */
 	}
 	if (st->state == RS_OPEN && ms)
 		wait_until(st, drained, end - now_ms());
@@ -224,12 +239,14 @@ static void stream_close(struct rs *s)
 	rs_wake(s);
 }
 
-/* One that has got no number is not closed yet. */
+/* One that has got no number is not closed yet: nobody has it, and its peer is told so at once. */
 static void stream_free(struct rs *s)
 {
 	pthread_mutex_lock(&s->lock); /* which a wait gives back */
-	if (to_stream(s)->ch)
+	if (to_stream(s)->ch) {
+		rs_stream_over(to_stream(s), 0);
 		stream_close(s);
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 

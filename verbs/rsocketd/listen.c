@@ -40,6 +40,7 @@ static int accept_rdma(struct socket *s)
 		socket_add(c);
 	sockets_unlock();
 	if (end < 0) {
+		socket_cut(c); /* what listens does not wait for the peer of one */
 		socket_free(c);
 		errno = -end;
 		return -1;
@@ -47,6 +48,7 @@ static int accept_rdma(struct socket *s)
 	err = thread_start(stream_run, c);
 	if (err) {
 		close(end);
+		socket_cut(c);
 		socket_remove(c);
 		socket_free(c);
 		errno = -err;

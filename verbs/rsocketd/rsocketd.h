@@ -44,6 +44,8 @@ bool sockets_leaving(uint16_t port);
 int socket_pair(struct socket *s, enum rs_kind kind, int type);
 /* Another end, with the name of a verdict: it is said once. */
 void socket_verdict(const struct socket *s, int err);
+/* Its peer hears of a reset when it is freed, and nobody waits for it. */
+void socket_cut(const struct socket *s);
 /* Hands fd over by a message; 0, or -errno */
 int pass_fd(int to, const void *data, size_t len, int fd);
 int thread_start(void *(*run)(void *), void *arg); /* 0, or -errno */

@@ -117,6 +117,13 @@ void socket_verdict(const struct socket *s, int err)
 	(void)set_name(s->end, &n); /* the first one stays */
 }
 
+void socket_cut(const struct socket *s)
+{
+	struct linger now = { .l_onoff = 1 };
+
+	(void)rsetsockopt(s->rs, SOL_SOCKET, SO_LINGER, &now, sizeof(now)); /* it is over anyway */
+}
+
 int pass_fd(int to, const void *data, size_t len, int fd)
 {
 	union {

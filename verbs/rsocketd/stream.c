@@ -208,14 +208,6 @@ static bool sleep_on(struct stream *t)
 	return true;
 }
 
-/* Data that cannot be delivered any more is told the peer so. */
-static void cut(const struct socket *s)
-{
-	struct linger now = { .l_onoff = 1 };
-
-	(void)rsetsockopt(s->rs, SOL_SOCKET, SO_LINGER, &now, sizeof(now)); /* it is over anyway */
-}
-
 /* Whether the program has closed its end, and gives up what is under way (SO_LINGER). */
 static bool dropped(const struct socket *s)
 {
@@ -242,7 +234,7 @@ static void carry(struct stream *t)
 		}
 	} while (!t->reset && (any || sleep_on(t)));
 	if (t->reset || t->in.len)
-		cut(t->s);
+		socket_cut(t->s); /* data that cannot be delivered any more */
 }
 
 void *stream_run(void *arg)

@@ -3,75 +3,14 @@
  * them and says what it likes.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <endian.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <rdma/rsocket.h>
 #include <sys/mman.h>
 
-#include "vt.h"
-
-static struct sockaddr_in server_addr(void)
-{
-	struct sockaddr_in a = { .sin_family = AF_INET };
-
-	CHECK_EQ(inet_pton(AF_INET, getenv("VT_SERVER"), &a.sin_addr), 1);
-	return a;
-}
-
-static void wait_for(int s, short events)
-{
-	struct pollfd p = { .fd = s, .events = events };
-
-	CHECK_EQ(rpoll(&p, 1, VT_PATIENCE), 1);
-}
-
-/* A listener that does not wait, at a port of its own. */
-static int listener(struct sockaddr_in *at)
-{
-	socklen_t len = sizeof(*at);
-	int l = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-
-	*at = server_addr();
-	CHECK(l >= 0);
-	CHECK_EQ(rbind(l, (struct sockaddr *)at, sizeof(*at)), 0);
-	CHECK_EQ(rlisten(l, 5), 0);
-	CHECK_EQ(rgetsockname(l, (struct sockaddr *)at, &len), 0);
-	CHECK(at->sin_port != 0);
-	CHECK_ERRNO(raccept(l, NULL, NULL), EAGAIN);
-	return l;
-}
-
-static void joined(int s[2])
-{
-	struct sockaddr_in at, peer;
-	socklen_t len = sizeof(peer);
-	int l = listener(&at), err = -1, iomaps = 8;
-	socklen_t elen = sizeof(err);
-
-	s[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-	CHECK(s[0] >= 0);
-	CHECK_EQ(rsetsockopt(s[0], SOL_RDMA, RDMA_IOMAPSIZE, &iomaps, sizeof(iomaps)), 0);
-	CHECK_ERRNO(rconnect(s[0], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
-	/* both make progress only when they are looked at */
-	for (s[1] = -1; s[1] < 0;) {
-		struct pollfd p[2] = { { .fd = l, .events = POLLIN },
-				       { .fd = s[0], .events = POLLOUT } };
-
-		CHECK(rpoll(p, 2, VT_PATIENCE) > 0);
-		s[1] = raccept(l, (struct sockaddr *)&peer, &len);
-	}
-	wait_for(s[1], POLLOUT);
-	wait_for(s[0], POLLOUT);
-	CHECK_EQ(rgetsockopt(s[0], SOL_SOCKET, SO_ERROR, &err, &elen), 0);
-	CHECK_EQ(err, 0);
-	CHECK_EQ(len, sizeof(peer));
-	CHECK_EQ(rfcntl(s[1], F_SETFL, O_NONBLOCK), 0);
-	CHECK_EQ(rclose(l), 0);
-}
+#include "rsocket_pair.h"
 
 static void calls(void)
 {
@@ -423,6 +362,51 @@ static void says(const struct sockaddr_in *at, int l, uint32_t msg, int want)
 	rdma_destroy_ep(id);
 }
 
+/*
+ * A peer that has been answered, and does not say that it has heard so: of RoCE that is what has a
+ * queue pair of its own to do. What it has goes with the process.
+ */
+static void *asks(void *at)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct hello h = { .version = 1, .credits = htobe16(64), .n = htobe32(2) };
+	struct rdma_conn_param p = { .private_data = &h, .private_data_len = sizeof(h),
+				     .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_cm_id *id;
+	struct ibv_qp *qp;
+
+	CHECK_EQ(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_resolve_addr(id, NULL, at, 4000), 0);
+	CHECK_EQ(rdma_resolve_route(id, 4000), 0);
+	CHECK((attr.send_cq = ibv_create_cq(id->verbs, 2, NULL, NULL, 0)));
+	attr.recv_cq = attr.send_cq;
+	CHECK((qp = ibv_create_qp(ibv_alloc_pd(id->verbs), &attr)));
+	p.qp_num = qp->qp_num;
+	CHECK_EQ(rdma_connect(id, &p), 0);
+	return id;
+}
+
+/* It holds up a program that does not wait for a moment only. */
+static void unheard(void)
+{
+	struct sockaddr_in at;
+	int l = listener(&at), a;
+	uint64_t before;
+	pthread_t t;
+	void *id;
+
+	CHECK_EQ(rfcntl(l, F_SETFL, 0), 0);
+	CHECK_EQ(pthread_create(&t, NULL, asks, &at), 0);
+	CHECK((a = raccept(l, NULL, NULL)) >= 0);
+	CHECK_EQ(pthread_join(t, &id), 0);
+	CHECK_EQ(rfcntl(a, F_SETFL, O_NONBLOCK), 0);
+	before = vt_now_ms();
+	CHECK_EQ(rclose(a), 0);
+	CHECK(vt_now_ms() - before < 7000); /* who waits does so for 10 s */
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	CHECK_EQ(rclose(l), 0);
+}
+
 static void hostile(void)
 {
 	struct hello h = { .version = 1, .credits = htobe16(64), .n = htobe32(2) }, bad;
@@ -697,7 +681,7 @@ int main(int argc, char **argv)
 						{ "nothing", nothing }, { "normal", normal },
 						{ "lingers", lingers },
 						{ "full_memory", full_memory },
-						{ "hostile", hostile },
+						{ "hostile", hostile }, { "unheard", unheard },
 						{ "datagrams", datagrams },
 						{ "no_datagrams", no_datagrams },
 						{ "strangers", strangers }, { "crowd", crowd },
