@@ -191,6 +191,19 @@ int rclose(int socket)
 	return 0;
 }
 
+/*
+ * What a call returns, with the lock held: an error is told once, and not by one that has done
+ * something before it came.
+ */
+static ssize_t outcome(struct rs *s, ssize_t done, ssize_t r)
+{
+	if (done)
+		return done;
+	if (s->err == -r)
+		s->err = 0;
+	return r;
+}
+
 /* All of it, unless the socket does not wait, or an error comes. */
 static ssize_t send_all(int socket, const struct iovec *iov, size_t n, int flags,
 			const struct sockaddr *to, socklen_t len)
@@ -211,8 +224,9 @@ static ssize_t send_all(int socket, const struct iovec *iov, size_t n, int flags
 			sent += r;
 		/* what could not be sent says itself whether there is anything to wait for */
 	} while (c.left && (r > 0 || (r == -EAGAIN && !(r = rs_wait(s, r, flags)))));
+	r = outcome(s, sent, r);
 	rs_leave(s);
-	return sent ? sent : rs_return(r);
+	return rs_return(r);
 }
 
 static ssize_t receive(int socket, const struct iovec *iov, size_t n, int flags,
@@ -235,8 +249,9 @@ static ssize_t receive(int socket, const struct iovec *iov, size_t n, int flags,
 		if (r > 0)
 			got += r;
 	} while ((r > 0 && all && c.left) || (r == -EAGAIN && !(r = rs_wait(s, r, flags))));
+	r = outcome(s, got, r);
 	rs_leave(s);
-	return got ? got : rs_return(r);
+	return rs_return(r);
 }
 
 ssize_t rsendto(int socket, const void *buf, size_t len, int flags, const struct sockaddr *addr,

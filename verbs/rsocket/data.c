@@ -16,7 +16,6 @@ ssize_t rs_stream_recv(struct rs *s, struct rs_cursor *c, int flags, struct sock
 {
 	struct rs_stream *st = to_stream(s);
 	uint32_t n;
-	int err;
 
 	(void)from; /* recvfrom(2) of TCP tells none */
 	if (st->state < RS_OPENING)
@@ -25,13 +24,8 @@ ssize_t rs_stream_recv(struct rs *s, struct rs_cursor *c, int flags, struct sock
 		rs_stream_progress(st);
 	if (!c->left)
 		return 0;
-	if (!st->ready) {
-		if (st->may_read || st->state == RS_OPENING)
-			return -EAGAIN;
-		err = s->err;
-		s->err = 0;
-		return -err;
-	}
+	if (!st->ready)
+		return st->may_read || st->state == RS_OPENING ? -EAGAIN : -s->err;
 	n = c->left < st->ready ? c->left : st->ready;
 	peek(st, c, n);
 	if (flags & MSG_PEEK)
@@ -63,18 +57,15 @@ static int write_data(struct rs_stream *st, uint32_t len)
 	return rs_post(st, RS_SENT_DATA, len, &sge, addr, key, rs_msg(RS_MSG_DATA, len), 0);
 }
 
-static int why_not(struct rs_stream *st)
+static int why_not(const struct rs_stream *st)
 {
-	int err = st->s.err;
-
 	if (st->state == RS_OPENING)
 		return -EAGAIN;
 	if (st->state < RS_OPENING)
 		return -ENOTCONN;
 	if (st->state == RS_OPEN && st->may_write)
 		return -EAGAIN;
-	st->s.err = 0;
-	return err ? -err : -EPIPE;
+	return st->s.err ? -st->s.err : -EPIPE;
 }
 
 ssize_t rs_stream_send(struct rs *s, struct rs_cursor *c, const struct sockaddr *to, socklen_t len)

@@ -337,12 +337,9 @@ static int datagram_connect(struct rs *s, const struct sockaddr *addr, socklen_t
 	return err;
 }
 
-static int fault(struct rs_datagram *dg)
+static int fault(const struct rs_datagram *dg)
 {
-	int err = dg->s.err;
-
-	dg->s.err = 0;
-	return err ? -err : -ENETDOWN;
+	return dg->s.err ? -dg->s.err : -ENETDOWN;
 }
 
 static ssize_t datagram_send(struct rs *s, struct rs_cursor *c, const struct sockaddr *to,

@@ -51,7 +51,7 @@ struct rs;
 struct rs_ops {
 	int (*bind)(struct rs *s, const struct sockaddr *addr, socklen_t len);
 	int (*connect)(struct rs *s, const struct sockaddr *addr, socklen_t len); /* -EINPROGRESS */
-	/* octets, or -errno: -EAGAIN if none can be, with c where it was */
+	/* octets, or -errno: -EAGAIN if none can be, with c where it was. err stays. */
 	ssize_t (*send)(struct rs *s, struct rs_cursor *c, const struct sockaddr *to,
 			socklen_t len);
 	ssize_t (*recv)(struct rs *s, struct rs_cursor *c, int flags,
@@ -77,7 +77,7 @@ struct rs {
 	/* lock */
 	bool nonblock;
 	bool closed;
-	int err;	       /* SO_ERROR */
+	int err;	       /* SO_ERROR; who tells it takes it away */
 	unsigned int sleepers; /* threads that sleep on it */
 	struct rs_options opt;
 };

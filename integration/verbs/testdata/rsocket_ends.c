@@ -80,9 +80,53 @@ static void accepted(void)
 	CHECK_EQ(rclose(l), 0);
 }
 
+static void reset(int s)
+{
+	struct linger now = { 1, 0 };
+
+	CHECK_EQ(rsetsockopt(s, SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+	CHECK_EQ(rclose(s), 0);
+}
+
+static char plenty[1 << 20];
+
+static void *sends(void *s) { return (void *)rsend(*(int *)s, plenty, sizeof(plenty), 0); }
+
+/* Of a call that a reset cuts short the next one says so, once. */
+static void cut(void)
+{
+	char in[8];
+	pthread_t t;
+	void *sent;
+	int s[2];
+
+	joined(s);
+	CHECK_EQ(rsend(s[1], "abcd", 4, 0), 4);
+	wait_for(s[0], POLLIN);
+	CHECK_EQ(rfcntl(s[0], F_SETFL, 0), 0);
+	reset(s[1]);
+	CHECK_EQ(rrecv(s[0], in, sizeof(in), MSG_WAITALL), 4);
+	CHECK_ERRNO(rrecv(s[0], in, sizeof(in), 0), ECONNRESET);
+	CHECK_EQ(rrecv(s[0], in, sizeof(in), 0), 0);
+	CHECK_EQ(rclose(s[0]), 0);
+
+	joined(s);
+	CHECK_EQ(rfcntl(s[0], F_SETFL, 0), 0);
+	CHECK_EQ(pthread_create(&t, NULL, sends, &s[0]), 0);
+	wait_for(s[1], POLLIN); /* and not all of it, which nobody reads */
+	reset(s[1]);
+	CHECK_EQ(pthread_join(t, &sent), 0);
+	CHECK((intptr_t)sent > 0 && (intptr_t)sent < (intptr_t)sizeof(plenty));
+	CHECK_ERRNO(rsend(s[0], "x", 1, 0), ECONNRESET);
+	CHECK_ERRNO(rsend(s[0], "x", 1, 0), EPIPE);
+	CHECK_EQ(rrecv(s[0], in, sizeof(in), 0), 0);
+	CHECK_EQ(rclose(s[0]), 0);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct vt_case cases[] = { { "accepted", accepted }, { NULL, NULL } };
+	static const struct vt_case cases[] = { { "accepted", accepted }, { "cut", cut },
+						{ NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }
