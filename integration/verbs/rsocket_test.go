@@ -117,7 +117,7 @@ func TestRsocketCalls(t *testing.T) {
 			top.server.dev, top.client.dev = "", ""
 			top.runC(t, "rsocket", "calls", "full", "refused", "ends", "nothing",
 				"normal", "lingers", "full_memory", "hostile", "unheard")
-			top.runC(t, "rsocket_ends", "accepted", "cut")
+			top.runC(t, "rsocket_ends", "accepted", "cut", "woken", "handler", "locked")
 		})
 	}
 }

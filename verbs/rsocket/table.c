@@ -8,6 +8,15 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rs **sockets;
 static int size;
 
+/* A fork finds the table whole. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork);
+}
+
 void rs_init(struct rs *s, const struct rs_ops *ops, int domain, int type)
 {
 	s->ops = ops;

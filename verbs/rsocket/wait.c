@@ -15,6 +15,32 @@ struct rs_sleeper {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rs_sleeper *asleep, *idle;
 
+/* A fork finds the lists whole. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+/*
+ * Their descriptors are the parent's no less: a wake-up that is taken from one would be missed by
+ * the other side. They stay open: the program may have closed all that it does not know, and have
+ * its own under these numbers.
+ */
+static void in_child(void)
+{
+	struct rs_sleeper *w;
+
+	while ((w = idle)) {
+		idle = w->next;
+		free(w);
+	}
+	asleep = NULL;
+	after_fork();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, in_child);
+}
+
 struct rs_sleeper *rs_sleeper_get(void)
 {
 	struct rs_sleeper *w;
@@ -46,12 +72,14 @@ void rs_sleeper_put(struct rs_sleeper *w)
 	eventfd_t n;
 
 	pthread_mutex_lock(&lock);
-	for (p = &asleep; *p != w;)
+	for (p = &asleep; *p && *p != w;)
 		p = &(*p)->next;
-	*p = w->next;
-	(void)eventfd_read(w->fd, &n); /* it need not have been woken */
-	w->next = idle;
-	idle = w;
+	if (*p) { /* or a handler of a signal has forked, and this is the child */
+		*p = w->next;
+		(void)eventfd_read(w->fd, &n); /* it need not have been woken */
+		w->next = idle;
+		idle = w;
+	}
 	pthread_mutex_unlock(&lock);
 }
 

@@ -1,6 +1,9 @@
 /* How connections of sockets over RDMA begin and end, as both sides see it; and forks. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <sys/wait.h>
 
 #include "rsocket_pair.h"
 
@@ -123,10 +126,163 @@ static void cut(void)
 	CHECK_EQ(rclose(s[0]), 0);
 }
 
+/* What a thread does when it is about to sleep without end, once; true: as if a signal had come. */
+static __thread bool (*sleeps)(void);
+
+int poll(struct pollfd *p, nfds_t n, int ms)
+{
+	static int (*next)(struct pollfd *p, nfds_t n, int ms);
+	bool (*now)(void) = ms < 0 ? sleeps : NULL;
+
+	if (!next) /* the C library's, or a sanitizer's */
+		next = (int (*)(struct pollfd *, nfds_t, int))dlsym(RTLD_NEXT, "poll");
+	if (!now)
+		return next(p, n, ms);
+	sleeps = NULL;
+	if (now()) {
+		errno = EINTR;
+		return -1;
+	}
+	n = next(p, n, VT_PATIENCE);
+	CHECK_EQ(n, 1); /* it is woken */
+	return n;
+}
+
+int __poll_chk(struct pollfd *p, nfds_t n, int ms, size_t size)
+{
+	CHECK(n * sizeof(*p) <= size);
+	return poll(p, n, ms);
+}
+
+static sem_t about_to, may;
+
+static bool stops(void)
+{
+	CHECK_EQ(sem_post(&about_to), 0);
+	CHECK_EQ(sem_wait(&may), 0);
+	return false;
+}
+
+static void *accepts(void *l)
+{
+	sleeps = stops;
+	CHECK_ERRNO(raccept(*(int *)l, NULL, NULL), EAGAIN);
+	return NULL;
+}
+
+static void ends_well(pid_t child)
+{
+	int status;
+
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+/* Whoever sleeps in the child of a fork takes no wake-up of the parent's. */
+static void woken(void)
+{
+	struct sockaddr_in at;
+	int go[2], l;
+	pthread_t t;
+	pid_t child;
+	char c;
+
+	CHECK_EQ(sem_init(&about_to, 0, 0), 0);
+	CHECK_EQ(sem_init(&may, 0, 0), 0);
+	CHECK_EQ(rpoll(NULL, 0, 1), 0); /* what it sleeps on is there for the next one */
+	CHECK_EQ(pipe(go), 0);
+	CHECK((child = fork()) >= 0);
+	if (!child) {
+		CHECK_EQ(read(go[0], &c, 1), 1);
+		CHECK_EQ(rpoll(NULL, 0, 1), 0);
+		_exit(0);
+	}
+	l = listener(&at);
+	CHECK_EQ(rfcntl(l, F_SETFL, 0), 0);
+	CHECK_EQ(pthread_create(&t, NULL, accepts, &l), 0);
+	CHECK_EQ(sem_wait(&about_to), 0);
+	CHECK_EQ(rfcntl(l, F_SETFL, O_NONBLOCK), 0); /* who waits for it is to look again */
+	CHECK_EQ(write(go[1], "", 1), 1);
+	ends_well(child);
+	CHECK_EQ(sem_post(&may), 0);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	CHECK_EQ(rclose(l), 0);
+}
+
+static pid_t forked;
+
+static bool forks(void)
+{
+	CHECK((forked = fork()) >= 0);
+	return true;
+}
+
+/* A handler of a signal forks while the thread sleeps. */
+static void handler(void)
+{
+	sleeps = forks;
+	CHECK_ERRNO(rpoll(NULL, 0, -1), EINTR);
+	CHECK_EQ(rpoll(NULL, 0, 1), 0);
+	if (!forked)
+		_exit(0);
+	ends_well(forked);
+}
+
+static __thread bool grows;
+
+void *realloc(void *p, size_t size)
+{
+	static void *(*next)(void *p, size_t size);
+
+	if (grows) { /* the table of sockets, which is locked */
+		grows = false;
+		sem_post(&about_to);
+		usleep(300000); /* a fork that does not wait for it comes by then */
+	}
+	if (!next)
+		next = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
+	return next(p, size);
+}
+
+static void *opens(void *s)
+{
+	grows = true;
+	CHECK((*(int *)s = rsocket(AF_INET, SOCK_STREAM, 0)) >= 0);
+	CHECK(!grows);
+	return NULL;
+}
+
+/* A child has no lock that one of the parent's threads held. */
+static void locked(void)
+{
+	int s = rsocket(AF_INET, SOCK_STREAM, 0), fds[100], n, new;
+	pthread_t t;
+	pid_t child;
+
+	CHECK_EQ(sem_init(&about_to, 0, 0), 0);
+	for (n = 0; n < 100; n++) /* the table has to grow for the next one */
+		CHECK((fds[n] = dup(0)) >= 0);
+	CHECK_EQ(pthread_create(&t, NULL, opens, &new), 0);
+	CHECK_EQ(sem_wait(&about_to), 0);
+	CHECK((child = fork()) >= 0);
+	if (!child) {
+		alarm(VT_PATIENCE / 1000);
+		CHECK_ERRNO(rclose(fds[0]), EBADF);
+		_exit(0);
+	}
+	ends_well(child);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	while (n)
+		CHECK_EQ(close(fds[--n]), 0);
+	CHECK_EQ(rclose(new), 0);
+	CHECK_EQ(rclose(s), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "accepted", accepted }, { "cut", cut },
-						{ NULL, NULL } };
+						{ "woken", woken }, { "handler", handler },
+						{ "locked", locked }, { NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }
