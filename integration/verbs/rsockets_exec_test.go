@@ -58,8 +58,8 @@ func TestPlainSockets(t *testing.T) {
 		t.Run(make.name, func(t *testing.T) {
 			top := make.make(t)
 			top.server.dev = ""
-			for _, c := range []string{"names", "gone", "families", "refused",
-				"interrupted", "crowd", "waiting", "ends", "shut",
+			for _, c := range []string{"names", "gone", "families", "errors",
+				"refused", "interrupted", "crowd", "waiting", "ends", "shut",
 				"much", "inherited", "anywhere", "stranger", "killed"} {
 				t.Run(c, func(t *testing.T) {
 					top.server.in(t).startRSocketsWith(top.cEnv(), cProgram(t, "plain"), c).succeed(cLimit,

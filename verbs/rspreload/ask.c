@@ -248,8 +248,10 @@ int rs_ask(struct rs_ask *q, int send, struct rs_answer *a, int *got)
 		rs_complain("the process of sockets over RDMA (libvrnic-rsocketd.so) does not answer", err);
 	if (heard && err == ENODEV)
 		rs_complain("no daemon is there for sockets over RDMA: start one with `vrnic up`", err);
+	if (heard && !err)
+		return 0;
 	errno = err;
-	return heard && !err ? 0 : -1;
+	return -1;
 }
 
 bool rs_is_known(uint64_t id)

@@ -209,6 +209,31 @@ static void refused(void)
 	CHECK_EQ(close(l), 0);
 }
 
+/* A call that succeeds, and does not clear errno. */
+#define KEEPS(call)                                             \
+	do {                                                    \
+		errno = EXDEV;                                  \
+		if ((call) || !errno)                           \
+			FAIL(#call ": %s", strerror(errno));    \
+	} while (0)
+
+static void errors(void)
+{
+	struct sockaddr_in at = addr(getenv("VT_SERVER"), 0);
+	int l = socket(AF_INET, SOCK_STREAM, 0), s = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+	socklen_t len = sizeof(at), olen = sizeof(yes);
+
+	KEEPS(bind(l, (struct sockaddr *)&at, sizeof(at)));
+	KEEPS(listen(l, 8));
+	KEEPS(getsockname(l, (struct sockaddr *)&at, &len));
+	KEEPS(connect(s, (struct sockaddr *)&at, sizeof(at)));
+	KEEPS(getpeername(s, (struct sockaddr *)&at, &len));
+	KEEPS(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)));
+	KEEPS(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, &yes, &olen));
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(l), 0);
+}
+
 static void nothing(int sig) { (void)sig; }
 
 static void *interrupts(void *whom)
@@ -660,6 +685,7 @@ int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "names", names }, { "gone", gone },
 						{ "families", families },
+						{ "errors", errors },
 						{ "refused", refused },
 						{ "interrupted", interrupted },
 						{ "users", users },
