@@ -60,7 +60,7 @@ func TestPlainSockets(t *testing.T) {
 			top.server.dev = ""
 			for _, c := range []string{"names", "gone", "families", "errors",
 				"refused", "interrupted", "crowd", "waiting", "ends", "shut",
-				"much", "inherited", "anywhere", "stranger", "killed"} {
+				"brief", "much", "inherited", "anywhere", "stranger", "killed"} {
 				t.Run(c, func(t *testing.T) {
 					top.server.in(t).startRSocketsWith(top.cEnv(), cProgram(t, "plain"), c).succeed(cLimit,
 						"^ok "+c+"$", "^all done$")

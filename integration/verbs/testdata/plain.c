@@ -491,6 +491,29 @@ static void ends(void)
 	CHECK_EQ(close(s[1]), 0);
 }
 
+/* What has been accepted ends at once, one way or both, and the other side hears of no error. */
+static void brief(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), s, a, i;
+	char c;
+
+	for (i = 0; i < 20; i++) {
+		s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		CHECK_ERRNO(connect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+		CHECK((a = accept(l, NULL, NULL)) >= 0);
+		CHECK_EQ(i % 2 ? shutdown(a, SHUT_WR) : close(a), 0);
+		wait_for(s, POLLOUT);
+		CHECK_EQ(option(s, SOL_SOCKET, SO_ERROR), 0);
+		wait_for(s, POLLIN);
+		CHECK_EQ(read(s, &c, 1), 0);
+		CHECK_EQ(close(s), 0);
+		if (i % 2)
+			CHECK_EQ(close(a), 0);
+	}
+	CHECK_EQ(close(l), 0);
+}
+
 enum { MUCH = 6 << 20 };
 
 static char octet(uint32_t at, int way) { return (at * 7 + at / 251 + way) % 253; }
@@ -692,6 +715,7 @@ int main(int argc, char **argv)
 						{ "crowd", crowd },
 						{ "waiting", waiting },
 						{ "ends", ends }, { "shut", shut },
+						{ "brief", brief },
 						{ "much", much },
 						{ "inherited", inherited },
 						{ "anywhere", anywhere },
