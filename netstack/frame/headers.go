@@ -15,15 +15,16 @@ const (
 	etherVLAN = 0x8100
 	etherQinQ = 0x88a8
 
-	ProtoICMP     = 1
-	ProtoTCP      = 6
-	ProtoUDP      = 17
-	ProtoSCTP     = 132
-	protoHopByHop = 0
-	protoRouting  = 43
-	protoFragment = 44
-	ProtoICMPv6   = 58
-	protoDestOpts = 60
+	ProtoICMP       = 1
+	ProtoTCP        = 6
+	ProtoUDP        = 17
+	ProtoSCTP       = 132
+	protoHopByHop   = 0
+	protoRouting    = 43
+	protoFragment   = 44
+	ProtoICMPv6     = 58
+	protoDestOpts   = 60
+	protoExperiment = 253 // RFC 3692; gVisor has an extension header there
 
 	IPv4MinLen = 20
 	IPv6Len    = 40
@@ -59,8 +60,8 @@ var (
 	errBadOffload = errors.New("netstack: offload fields do not agree with the frame")
 )
 
-// Parse finds the parts of f. A frame that is not IP and one with more extension headers than were
-// copied have L4 0 and no error.
+// Parse finds the parts of f. A frame that is not IP, one with more extension headers than were
+// copied and one with extension headers behind that of a fragment have L4 0 and no error.
 func (p *Packet) Parse(f *Frame) error {
 	size := f.Len()
 	p.N, _ = f.Buffer.ReadAt(p.Headers[:min(size, maxHeaders)], 0)
@@ -130,7 +131,11 @@ func (p *Packet) parseIPv6(size int) error {
 			}
 			p.NotFirst = binary.BigEndian.Uint16(p.Headers[at+2:])&^7 != 0
 			p.Protocol = p.Headers[at]
-			p.L4 = at + 8
+			if !isExtension(p.Protocol) {
+				p.L4 = at + 8
+			}
+			return nil
+		case protoExperiment:
 			return nil
 		default:
 			if at <= p.End {
@@ -139,6 +144,15 @@ func (p *Packet) parseIPv6(size int) error {
 			return nil
 		}
 	}
+}
+
+// isExtension reports whether protocol is an extension header of IPv6, behind which there is more.
+func isExtension(protocol uint8) bool {
+	switch protocol {
+	case protoHopByHop, protoRouting, protoFragment, protoDestOpts, protoExperiment:
+		return true
+	}
+	return false
 }
 
 // TCPHeaderLen is the length of the TCP header, or an error if p is not a whole TCP segment.

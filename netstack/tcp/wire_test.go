@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"sync/atomic"
@@ -65,6 +66,50 @@ func TestEMSS(t *testing.T) {
 		}
 		a.Close()
 		b.Close()
+	}
+}
+
+// TestHiddenPathMTU: nor is a path MTU believed that stands behind extension headers, where gVisor
+// finds it.
+func TestHiddenPathMTU(t *testing.T) {
+	fragment := []byte{60, 0, 0, 0, 1, 2, 3, 4} // the whole packet, and options in it
+	options := func(n int) []byte {             // behind which is ICMPv6
+		return append([]byte{58, byte(n/8 - 1), 1, byte(n - 4)}, make([]byte, n-4)...)
+	}
+	for name, x := range map[string]struct {
+		next byte
+		ext  []byte
+	}{
+		"options":           {60, options(8)},
+		"long options":      {60, options(96)},
+		"behind a fragment": {44, append(fragment, options(8)...)},
+		"of an experiment":  {253, []byte{58, 0, 0, 0, 0, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sw := ethswitch.New(ethswitch.Config{})
+			s1, s2 := netstacktest.NewStack(t, sw, 1, 1500), netstacktest.NewStack(t, sw, 2, 1500)
+			attacker := porttest.NewPort(t, sw, "attacker", false)
+			a, b := netstacktest.Connect(t, s1, s2, true)
+			defer a.Close()
+			defer b.Close()
+			const headers = frame.EtherHeaderLen + frame.IPv6Len
+			plain := netstacktest.TooBig(s1, a, 0)
+			hidden := append(append(append([]byte(nil), plain[:headers]...), x.ext...),
+				plain[headers:]...)
+			hidden[20] = x.next
+			binary.BigEndian.PutUint16(hidden[18:], uint16(len(hidden)-headers))
+			was := a.EMSS()
+			// The one behind it in the stack's queue has been answered when it has been seen.
+			for _, m := range [][]byte{hidden, netstacktest.TooBig(s1, a, 1300)} {
+				if err := attacker.Send(m, frame.Offload{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			needtest.Eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
+			if got := a.EMSS(); got != was-200 {
+				t.Errorf("EMSS %d, was %d with 200 octets more", got, was)
+			}
+		})
 	}
 }
 
