@@ -54,7 +54,8 @@ const (
 	// heldLeast is what an association may hold ahead of order whatever others do: so much gets
 	// through on a path that reorders.
 	heldLeast    = 16 << 10
-	heldPerPiece = 256 // of the receive buffer: bounds how many small chunks are held
+	heldPerPiece = 256     // of the receive buffer: bounds how many small chunks are held
+	packetLeast  = 2 << 10 // octets of memory that a packet takes: buffers of a TAP have as many
 )
 
 func (o *Options) setDefaults() error {
@@ -115,9 +116,9 @@ type Config struct {
 	MTU func(dst netip.Addr) int
 	// MaxAssociations is how many there may be at once; 0: 65536.
 	MaxAssociations int
-	// HeldMost is how many octets all associations together hold, at most, of what has come
-	// ahead of order, beside 16 KiB of each; 0: 1 GiB. More is dropped, and the peers send it
-	// again.
+	// HeldMost is how many octets of memory all associations together hold, at most, of what has
+	// come ahead of order, beside 16 KiB of each; 0: 1 GiB. More is dropped, and the peers send
+	// it again; an association that has nothing else, and waits for nothing else, ends.
 	HeldMost int
 	// OOTBPerSecond bounds the ABORTs that answer packets of no association; 0: 100.
 	OOTBPerSecond int

@@ -17,7 +17,7 @@ type Endpoint struct {
 	listeners map[uint16][]*listener // of a port: no two have an address in common
 	table     map[peerKey]*Association
 	count     int // associations
-	held      int // octets, by all of them
+	held      int // octets of memory of what has come, by all of them
 	grown     int // octets, for streams and for what is sent, of all that there were
 	replies   fifo[reply]
 	spare     [][]byte // buffers for replies

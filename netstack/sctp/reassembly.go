@@ -13,10 +13,11 @@ type Ref interface {
 	Release()
 }
 
-// A piece is the user data of one chunk, in the packet it came in.
+// A piece is the user data of one chunk, in the packet it came in or copied out of that.
 type piece struct {
 	data []byte
 	ref  Ref
+	cost int // octets of memory that are counted for it
 	next *piece
 }
 

@@ -1,6 +1,7 @@
 package sctp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -13,6 +14,7 @@ type receiver struct {
 	in    []inStream
 
 	held   int // octets that have come and are not released, fragments and early messages included
+	kept   int // octets of memory that these take, about
 	pieces int // chunks of these
 	lent   int // messages with the user, or on their way there
 
@@ -88,8 +90,15 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 		})
 		return true
 	}
-	if !a.fits(t, len(data)) {
-		if t == a.have.cum+1 && a.have.above == 0 && a.lent == 0 {
+	i, left, right, ok := a.frags.place(d, &a.have)
+	if !ok { // docs/decisions.md#P2
+		a.abort(CauseProtocolViolation, []byte(errFragments.Error()), errFragments)
+		return false
+	}
+	next := t == a.have.cum+1
+	cost, small := a.memory(in, len(data))
+	if !a.fits(t, len(data), cost, next && a.delivers(d, i, left, right)) {
+		if next && a.have.above == 0 && a.lent == 0 {
 			// Nothing can be delivered to make room, and nothing else is waited for.
 			a.abort(CauseOutOfResource, nil, errTooLarge)
 			return false
@@ -97,30 +106,55 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 		a.drop()
 		return true
 	}
-	i, left, right, ok := a.frags.place(d, &a.have)
-	if !ok { // docs/decisions.md#P2
-		a.abort(CauseProtocolViolation, []byte(errFragments.Error()), errFragments)
-		return false
-	}
 	a.accept(t, len(data))
-	m := a.newMessage(in, d)
+	m := a.newMessage(in, d, cost, small)
 	if m = a.frags.add(m, i, left, right, a.freeMessage); m != nil {
 		return a.whole(m)
 	}
 	return true
 }
 
+// memory is about how many octets of memory a chunk of n octets takes that is held. A small one
+// keeps a packet that is much larger, which counts as a whole; where there is too much of that it
+// is to be copied out of it. Others count as what they are.
+func (a *Association) memory(in *inPacket, n int) (cost int, small bool) {
+	packet := max(len(in.Data), packetLeast)
+	if n >= packet/3 {
+		return n, false
+	}
+	if a.kept+packet <= a.opt.RecvBuffer && a.e.held+packet <= a.e.cfg.HeldMost {
+		return packet, false
+	}
+	return max(n, heldPerPiece), true
+}
+
+// delivers says whether d, the next by its TSN, makes a message whole whose turn it is. place has
+// said the rest.
+func (a *Association) delivers(d dataChunk, i int, joinsLeft, joinsRight bool) bool {
+	f := d.flags() & (flagB | flagE)
+	if joinsLeft {
+		f |= a.frags.runs[i-1].whole
+	}
+	if joinsRight {
+		f |= a.frags.runs[i].whole
+	}
+	return f == flagB|flagE &&
+		(d.flags()&flagU != 0 || d.ssn() == a.in[d.stream()].next)
+}
+
 // fits says whether there is room for n octets with TSN t. What fills a hole is always taken, up to
 // twice the buffer: an honest sender has counted it into the window already, and what was told to
 // have come is not dropped for it (section 6.2 would allow that, and asks not to). Where all
-// associations together hold too much only what is next is taken, and a little beside: the peer
-// sends the rest again.
-func (a *Association) fits(t TSN, n int) bool {
-	if t != a.have.cum+1 && a.e.held+n > a.e.cfg.HeldMost && a.held+n > heldLeast {
+// associations together hold too much only what delivers a message at once is taken, and a little
+// beside: the peer sends the rest again.
+func (a *Association) fits(t TSN, n, cost int, delivers bool) bool {
+	if !delivers && a.e.held+cost > a.e.cfg.HeldMost && a.kept+cost > heldLeast {
 		return false
 	}
 	if t.before(a.have.high) {
-		return a.held+n <= 2*a.opt.RecvBuffer
+		// Where the user has nothing only the next message makes room.
+		return a.held+n <= 2*a.opt.RecvBuffer &&
+			(a.pieces < 2*a.maxPieces() || delivers && a.lent == 0)
 	}
 	return a.held+n <= a.opt.RecvBuffer && a.pieces < a.maxPieces()
 }
@@ -139,12 +173,12 @@ func (a *Association) drop() {
 func (a *Association) accept(t TSN, n int) {
 	a.have.mark(t)
 	a.held += n
-	a.e.held += n
 	a.advertised = max(0, a.advertised-n)
 }
 
-// newMessage makes a run of one chunk, and keeps its part of the packet.
-func (a *Association) newMessage(in *inPacket, d dataChunk) *Message {
+// newMessage makes a run of one chunk, and keeps its part of the packet, or a copy if it is small.
+// Of its memory cost is counted.
+func (a *Association) newMessage(in *inPacket, d dataChunk, cost int, small bool) *Message {
 	var m *Message
 	if n := len(a.freeMessages); n > 0 {
 		m, a.freeMessages = a.freeMessages[n-1], a.freeMessages[:n-1]
@@ -157,11 +191,16 @@ func (a *Association) newMessage(in *inPacket, d dataChunk) *Message {
 	} else {
 		p = new(piece)
 	}
-	*p = piece{data: d.data(), ref: in.Ref}
+	*p = piece{data: d.data(), ref: in.Ref, cost: cost}
+	if small {
+		p.data, p.ref = bytes.Clone(p.data), nil
+	}
 	if p.ref != nil {
 		p.ref.Hold()
 	}
 	a.pieces++
+	a.kept += cost
+	a.e.held += cost
 	f := d.flags()
 	*m = Message{
 		Stream: d.stream(), SSN: d.ssn(), PPID: d.ppid(), TSN: d.tsn(), Unordered: f&flagU != 0,
@@ -227,13 +266,14 @@ func (m *Message) Release() {
 // giveUp releases the packets that m lies in.
 func (a *Association) giveUp(m *Message) {
 	a.held -= m.size
-	a.e.held -= m.size
 	for p := m.first; p != nil; {
 		n := p.next
 		if p.ref != nil {
 			p.ref.Release()
 		}
 		a.pieces--
+		a.kept -= p.cost
+		a.e.held -= p.cost
 		*p = piece{next: a.freePieces}
 		a.freePieces, p = p, n
 	}

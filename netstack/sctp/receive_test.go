@@ -346,6 +346,145 @@ func TestHeldByAll(t *testing.T) {
 	}
 }
 
+// Nor does the sum of all bound only what has gaps before it: messages whose turn never comes, and
+// one that never ends, do not pass it, though each of their chunks is next. An association that
+// waits for nothing else ends. A message that can be delivered goes on.
+func TestHeldInOrder(t *testing.T) {
+	const each = 1000
+	cfg := Config{HeldMost: 4000, Options: Options{RecvBuffer: 64_000}}
+	never := map[string]func(p *rawPeer, i TSN) []byte{
+		"a turn that never comes": func(p *rawPeer, i TSN) []byte {
+			return mkData(whole, p.tsn+i, 0, 1+uint16(i), 0, text(each))
+		},
+		"an end that never comes": func(p *rawPeer, i TSN) []byte {
+			f := byte(0)
+			if i == 0 {
+				f = flagB
+			}
+			return mkData(f, p.tsn+i, 0, 0, 0, text(each))
+		},
+	}
+	for name, data := range never {
+		_, n, p := established(t, cfg)
+		most := 0
+		for i := TSN(0); i < 60 && p.a.state == StateEstablished; i++ {
+			n.sent = nil
+			p.send(data(p, i))
+			most = max(most, n.e.held)
+		}
+		if most != heldLeast/each*each || n.e.held != 0 || p.w.refs != 0 {
+			t.Errorf("%s: %d octets are held, then %d, %d packets", name, most, n.e.held, p.w.refs)
+		}
+		n.want(name, "ABORT out of resource")
+		// There is something else to wait for: a hole, and a message that the user has.
+		for _, lent := range []bool{false, true} {
+			_, n, p = established(t, cfg)
+			if n.keep = lent; lent {
+				p.send(mkData(whole|flagU, p.tsn, 0, 0, 0, "x"))
+				p.tsn++
+			} else {
+				p.send(mkData(whole|flagU, p.tsn+100, 0, 0, 0, "x"))
+			}
+			for i := range TSN(60) {
+				p.send(data(p, i))
+			}
+			if n.e.held > cfg.HeldMost+heldLeast || p.a.state != StateEstablished {
+				t.Errorf("%s, lent=%v: %d octets are held, %v", name, lent, n.e.held, p.a.state)
+			}
+		}
+	}
+	_, n, p := established(t, cfg)
+	for i := range TSN(16) { // messages of other streams, which wait for their first ones
+		p.send(mkData(whole, p.tsn+i, 1+uint16(i), 1, 0, text(each)))
+	}
+	p.tsn += 16
+	for i := range TSN(60) {
+		p.send(mkData(whole, p.tsn+i, 0, uint16(i), 0, text(each)))
+	}
+	if len(n.msgs) != 60 {
+		t.Errorf("%d messages of 60", len(n.msgs))
+	}
+}
+
+// Small chunks below the highest TSN are no more than twice as many as above it, but for one that
+// delivers a message.
+func TestHolesOfSmallChunks(t *testing.T) {
+	_, n, p := established(t, Config{Options: Options{RecvBuffer: 64_000}})
+	p.w.quiet = true
+	const far = 2000
+	p.send(mkData(whole, p.tsn+far, 0, far, 0, "x"))
+	for i := TSN(far - 1); i > 0; i-- {
+		p.send(mkData(whole, p.tsn+i, 0, uint16(i), 0, "x"))
+	}
+	if most := 2 * p.a.maxPieces(); p.a.pieces != most || n.e.Stats().DataDropped != far-uint64(most) {
+		t.Errorf("%d chunks are held, %d may be; %d were dropped", p.a.pieces, most,
+			n.e.Stats().DataDropped)
+	}
+	for i := range TSN(far) { // the peer sends again what was not acknowledged
+		p.send(mkData(whole, p.tsn+i, 0, uint16(i), 0, "x"))
+	}
+	if len(n.msgs) != far+1 || p.a.pieces != 0 {
+		t.Errorf("%d messages of %d, %d chunks are held", len(n.msgs), far+1, p.a.pieces)
+	}
+	// So is what is next and delivers nothing.
+	_, _, p = established(t, Config{Options: Options{RecvBuffer: 64_000}})
+	p.w.quiet = true
+	p.send(mkData(whole|flagU, p.tsn+far, 0, 0, 0, "x"))
+	p.send(mkData(flagB, p.tsn, 0, 0, 0, "x"))
+	for i := TSN(1); i < far-1; i++ {
+		p.send(mkData(0, p.tsn+i, 0, 0, 0, "x"))
+	}
+	if p.a.pieces > 2*p.a.maxPieces() {
+		t.Errorf("%d fragments are held, %d chunks may be", p.a.pieces, 2*p.a.maxPieces())
+	}
+}
+
+// A chunk keeps the packet it came in: a small one is copied out of it before such packets take more
+// than the receive buffer.
+func TestMemoryOfSmallChunks(t *testing.T) {
+	const buffer, small = 64_000, 200
+	_, n, p := established(t, Config{Options: Options{RecvBuffer: buffer}})
+	p.w.quiet = true
+	for i := range TSN(small) {
+		p.send(mkData(whole, p.tsn+1+i, 0, 1+uint16(i), 0, fmt.Sprint("message ", i+1)))
+	}
+	if p.a.pieces != small || p.w.refs*packetLeast > buffer || p.w.refs < buffer/packetLeast {
+		t.Errorf("%d chunks are held in %d packets", p.a.pieces, p.w.refs)
+	}
+	p.send(mkData(whole, p.tsn, 0, 0, 0, "message 0"))
+	for i, m := range n.msgs {
+		if m != fmt.Sprint("message ", i) {
+			t.Fatalf("message %d is %q", i, m)
+		}
+	}
+	if len(n.msgs) != small+1 || p.a.kept != 0 || n.e.held != 0 || p.w.refs != 0 {
+		t.Errorf("%d messages, %d and %d octets of memory, %d packets", len(n.msgs), p.a.kept, n.e.held,
+			p.w.refs)
+	}
+	// A packet that is longer counts as long as it is.
+	_, n, p = established(t, Config{Options: Options{RecvBuffer: buffer}})
+	n.keep, p.w.quiet = true, true
+	for i := range TSN(20) {
+		p.send(mkData(whole|flagU, p.tsn+1+i, 0, 0, 0, "x"), mk(0xbf, 0, make([]byte, 8000)...))
+	}
+	if p.a.pieces != 20 || p.w.refs != buffer/8000-1 {
+		t.Errorf("%d chunks are held in %d packets of 8000 octets", p.a.pieces, p.w.refs)
+	}
+	// All together hold no more memory than they may.
+	const most = 10_000
+	_, n, p = established(t, Config{HeldMost: most, Options: Options{RecvBuffer: 1 << 20}})
+	n.keep, p.w.quiet = true, true
+	for i := range TSN(2000) {
+		p.send(mkData(whole|flagU, p.tsn+1+i, 0, 0, 0, "x"))
+		if p.w.refs*packetLeast+(p.a.pieces-p.w.refs)*heldPerPiece > max(most, heldLeast) {
+			t.Fatalf("%d chunks are held, in %d packets", p.a.pieces, p.w.refs)
+		}
+	}
+	if n.e.held > max(most, heldLeast) || n.e.Stats().DataDropped == 0 {
+		t.Errorf("%d octets of memory are held", n.e.held)
+	}
+}
+
 func fixedMTU(n int) func(netip.Addr) int { return func(netip.Addr) int { return n } }
 
 // A stream that was not agreed on: acknowledged, reported, not delivered. SCTP-098.
