@@ -170,6 +170,9 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 		return false
 	}
 	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(p.EtherType)
+	if p.Fragment {
+		pkt.Mark = gvisor.Fragment
+	}
 	switch {
 	case dst == l.mac:
 		pkt.PktType = tcpip.PacketHost
@@ -265,8 +268,8 @@ func (l *link) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(l.mac[
 // SetLinkAddress implements stack.LinkEndpoint. The address is part of the port and stays.
 func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
 
-// Capabilities implements stack.LinkEndpoint. gVisor need not look at checksums: Transmit has. It
-// has to make those of packets that are not TCP's.
+// Capabilities implements stack.LinkEndpoint. gVisor need not look at checksums: Transmit has, but
+// for those of fragments, see gvisor.NewTCP. It has to make those of packets that are not TCP's.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityResolutionRequired
 }

@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
@@ -111,6 +113,97 @@ func TestHiddenPathMTU(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFragmentedSegment: a segment in IP fragments arrives, but not with a wrong checksum.
+func TestFragmentedSegment(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		const size = 800
+		segment := make(chan []byte, 1)
+		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
+		porttest.Wire(t, sw1, sw2, false, func(r porttest.Received) bool {
+			if len(r.Octets) < size {
+				return true
+			}
+			select {
+			case segment <- bytes.Clone(r.Octets):
+			default: // it is sent again
+			}
+			return false
+		})
+		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
+		sender := porttest.NewPort(t, sw2, "sender", false)
+		a, b := netstacktest.Connect(t, s1, s2, v6)
+		if _, err := a.WriteFrom(netstacktest.NewSource(size)); err != nil {
+			t.Fatal(err)
+		}
+		right := <-segment
+		copy(right[6:], []byte{2, 0, 0, 0, 0, 0x66})
+		wrong := bytes.Clone(right)
+		wrong[len(wrong)-1] ^= 0xff
+		// Fragments are taken one after the other: what comes first is delivered.
+		send := func(f []byte, id byte, cuts ...int) {
+			at := 0
+			for _, end := range append(cuts, len(f)-headersLen(v6)) {
+				if err := sender.Send(fragment(f, v6, id, at, end), frame.Offload{}); err != nil {
+					t.Fatal(err)
+				}
+				at = end
+			}
+		}
+		send(wrong, 1, 400)
+		if v6 {
+			send(wrong, 2) // all in one
+		}
+		send(right, 3, 400)
+		var got bytes.Buffer
+		for bell := netstacktest.NewBell(b); got.Len() < size; {
+			if n, err := b.ReadInto(&got); err != nil {
+				t.Fatal(err)
+			} else if n == 0 {
+				<-bell
+			}
+		}
+		if !bytes.Equal(got.Bytes(), netstacktest.Pattern(0, size)) {
+			t.Errorf("v6=%v: octets with a wrong checksum are delivered", v6)
+		}
+		a.Abort()
+		b.Abort()
+	}
+}
+
+// headersLen is how long the headers before a transport header are.
+func headersLen(v6 bool) int {
+	if v6 {
+		return frame.EtherHeaderLen + frame.IPv6Len
+	}
+	return frame.EtherHeaderLen + frame.IPv4MinLen
+}
+
+// fragment makes a fragment with identification id of octets at to end of f's IP payload.
+func fragment(f []byte, v6 bool, id byte, at, end int) []byte {
+	n := headersLen(v6)
+	part, more := f[n+at:n+end], n+end < len(f)
+	b := bytes.Clone(f[:n])
+	field := uint16(at)
+	if ip := b[frame.EtherHeaderLen:]; !v6 {
+		if field /= 8; more {
+			field |= 1 << 13
+		}
+		binary.BigEndian.PutUint16(ip[2:], uint16(frame.IPv4MinLen+len(part)))
+		binary.BigEndian.PutUint16(ip[4:], uint16(id))
+		binary.BigEndian.PutUint16(ip[6:], field)
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], frametest.InetChecksum(ip))
+	} else {
+		if more {
+			field |= 1
+		}
+		binary.BigEndian.PutUint16(ip[4:], uint16(8+len(part)))
+		b = append(b, ip[6], 0, byte(field>>8), byte(field), 0, 0, 0, id)
+		b[frame.EtherHeaderLen+6] = 44
+	}
+	return append(b, part...)
 }
 
 // TestSuperFramesOfWholeSegments: a full super-frame ends where a segment does, so that those that

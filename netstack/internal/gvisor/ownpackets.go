@@ -9,14 +9,18 @@ import (
 // NewTCP makes gVisor's TCP for st. What st sends to itself gVisor's IP turns round, past the
 // interface and on the goroutine of who sends it: own, which is a TakeOwn, is asked for each
 // segment as it is parsed. If it takes it nobody gets it; DeliverOwn brings it, or a copy, later.
-// Without this such segments go straight on, and nothing else changes.
+// Without own such segments go straight on.
+//
+// TCP verifies the checksum of what came in fragments, which nobody could before: they have to have
+// the Mark Fragment. For all else gVisor believes what the link's capabilities say.
 //
 // Upstream: network/ipv4/ipv4.go and network/ipv6/ipv6.go, (*endpoint).handleLocalPacket, which
-// parses a packet without a link header, and stack/nic.go, (*nic).deliverTransportPacket, which
-// drops one that has no ports.
+// parses a packet without a link header; stack/nic.go, (*nic).deliverTransportPacket, which drops
+// one that has no ports, and DeliverNetworkPacket, which asks the link for its capabilities;
+// network/internal/fragmentation/reassembler.go, process, which makes the packet of a fragment.
 func NewTCP(st *stack.Stack, own func(*stack.PacketBuffer) (taken bool)) stack.TransportProtocol {
 	p := tcp.NewProtocol(st)
-	if all, ok := p.(tcpProtocol); ok && own != nil {
+	if all, ok := p.(tcpProtocol); ok {
 		return &ownTCP{all, own}
 	}
 	return p
@@ -29,6 +33,9 @@ type tcpProtocol interface {
 	SegmentQueue
 }
 
+// Fragment is the Mark of a PacketBuffer that is a fragment.
+const Fragment = 1
+
 const portsLen = 4 // of the two at the beginning of a segment
 
 type ownTCP struct {
@@ -38,7 +45,13 @@ type ownTCP struct {
 
 // Parse implements stack.TransportProtocol.
 func (p *ownTCP) Parse(pkt *stack.PacketBuffer) bool {
-	return !p.own(pkt) && p.tcpProtocol.Parse(pkt)
+	if p.own != nil && p.own(pkt) {
+		return false
+	}
+	if pkt.Mark == Fragment {
+		pkt.RXChecksumValidated = false
+	}
+	return p.tcpProtocol.Parse(pkt)
 }
 
 // ParsePorts implements stack.TransportProtocol. Of a segment that an ICMP error is about there are
