@@ -96,7 +96,7 @@ type Attachment struct {
 	beside atomic.Pointer[Attachment] // the other port of a station of two, or nil
 	sharer Sharer                     // nil: the port cannot share its station
 
-	learned int // entries of the table that point here; guarded by table.mu
+	behind behindPort // guarded by table.mu
 
 	aside                       atomic.Pointer[aside] // nil: frames go straight on, unseen
 	rxFrames, rxOctets, rxDrops atomic.Uint64

@@ -18,6 +18,10 @@ const maxLearned = 1024
 // read the table.
 const seenEvery = time.Second
 
+// sweepEvery is how often what is too old behind a port that is full is looked for: each frame of
+// one that makes addresses up would be a reason to.
+const sweepEvery = time.Second
+
 // A table remembers behind which port an address is.
 type table struct {
 	now    func() time.Time
@@ -25,6 +29,18 @@ type table struct {
 
 	mu      sync.RWMutex
 	entries map[frame.MAC]*entry // guarded by mu
+}
+
+// behindPort is what a table knows of a port. It is guarded by the table's mu.
+type behindPort struct {
+	entries map[frame.MAC]*entry // those that point there
+	learned int                  // how many of them are not the port's own
+	swept   time.Time            // when those too old were looked for last
+}
+
+// full says whether there is no room for another one, and not worth looking for any.
+func (b *behindPort) full(now time.Time) bool {
+	return b.learned >= maxLearned && now.Sub(b.swept) < sweepEvery
 }
 
 type entry struct {
@@ -42,7 +58,7 @@ func (t *table) pin(m frame.MAC, to *Attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(m)
-	t.entries[m] = &entry{to: to, own: true}
+	t.add(m, &entry{to: to, own: true})
 }
 
 // lookup returns where m is, nil if that is not known.
@@ -64,6 +80,7 @@ func (t *table) learn(m frame.MAC, from *Attachment) bool {
 	now := t.now()
 	t.mu.RLock()
 	e := t.entries[m]
+	full := from.behind.full(now)
 	t.mu.RUnlock()
 	if e != nil {
 		if e.own {
@@ -75,6 +92,8 @@ func (t *table) learn(m frame.MAC, from *Attachment) bool {
 			}
 			return true
 		}
+	} else if full {
+		return true // its frames are flooded
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,32 +101,50 @@ func (t *table) learn(m frame.MAC, from *Attachment) bool {
 		return e.to == from
 	}
 	t.remove(m)
-	if from.learned >= maxLearned {
+	if from.behind.learned >= maxLearned {
 		t.expire(from, now)
 	}
-	if from.learned < maxLearned {
+	if from.behind.learned < maxLearned {
 		e := &entry{to: from}
 		e.seen.Store(now.UnixNano())
-		t.entries[m] = e
-		from.learned++
+		t.add(m, e)
 	}
-	return true // if there was no room its frames are flooded
+	return true
+}
+
+// add remembers m. The caller holds mu.
+func (t *table) add(m frame.MAC, e *entry) {
+	t.entries[m] = e
+	b := &e.to.behind
+	if b.entries == nil {
+		b.entries = map[frame.MAC]*entry{}
+	}
+	b.entries[m] = e
+	if !e.own {
+		b.learned++
+	}
 }
 
 // remove forgets m. The caller holds mu.
 func (t *table) remove(m frame.MAC) {
 	if e := t.entries[m]; e != nil {
 		if !e.own {
-			e.to.learned--
+			e.to.behind.learned--
 		}
+		delete(e.to.behind.entries, m)
 		delete(t.entries, m)
 	}
 }
 
-// expire forgets what is too old behind a. The caller holds mu.
+// expire forgets what is too old behind a, if that is not what it has done just now. The caller
+// holds mu.
 func (t *table) expire(a *Attachment, now time.Time) {
-	for m, e := range t.entries {
-		if e.to == a && t.old(e, now) {
+	if a.behind.full(now) {
+		return
+	}
+	a.behind.swept = now
+	for m, e := range a.behind.entries {
+		if t.old(e, now) {
 			t.remove(m)
 		}
 	}
@@ -117,10 +154,8 @@ func (t *table) expire(a *Attachment, now time.Time) {
 func (t *table) forget(a *Attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for m, e := range t.entries {
-		if e.to == a {
-			t.remove(m)
-		}
+	for m := range a.behind.entries {
+		t.remove(m)
 	}
 }
 
@@ -130,8 +165,8 @@ func (t *table) behind(a *Attachment) []frame.MAC {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var macs []frame.MAC
-	for m, e := range t.entries {
-		if e.to == a && !t.old(e, now) {
+	for m, e := range a.behind.entries {
+		if !t.old(e, now) {
 			macs = append(macs, m)
 		}
 	}
