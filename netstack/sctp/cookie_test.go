@@ -373,6 +373,38 @@ func TestCollision(t *testing.T) {
 	}
 }
 
+// A collision takes no address away from another association: a peer to which an INIT is under way
+// lists in one of its own what another one with the same ports was begun with.
+func TestCollisionOverAddress(t *testing.T) {
+	w, n, p := dialing(t, Config{}, addrB)
+	other, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043,
+		Remotes: []netip.Addr{addrB2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pump()
+	free := addr("10.9.9.9")
+	p.send(mk(chunkCookieEcho, 0, p.init(100_000, appendAddr(nil, addrB2), appendAddr(nil, free))...))
+	of := func(x netip.Addr) *Association { return n.e.table[peerKey{4000, 5043, x}] }
+	if p.a.State() != StateEstablished || of(addrB) != p.a || of(free) != p.a {
+		t.Errorf("%v, paths %v", p.a.State(), p.a.Paths())
+	}
+	if of(addrB2) != other || len(p.a.Paths()) != 2 {
+		t.Errorf("the address is the other's: %v; paths %v", of(addrB2) == other, p.a.Paths())
+	}
+	p.a.Abort(w.Now, "")
+	n.pump()
+	if of(addrB2) != other || of(addrB) != nil || of(free) != nil {
+		t.Error("what is left is not the other association's")
+	}
+	q := &rawPeer{w: w, n: n, a: other, src: addrB2, dst: addrA, sport: 5043, dport: 4000,
+		tag: other.tag, own: peerTag + 1, tsn: peerTSN}
+	q.initAck()
+	if q.send(mk(chunkCookieAck, 0)); other.State() != StateEstablished {
+		t.Error(other.State())
+	}
+}
+
 // An INIT while established: answered, the association is as before, and goes on. Only the cookie
 // that comes back with the tie-tags restarts it. SCTP-055, SCTP-056, SCTP-059, SCTP-145.
 func TestRestart(t *testing.T) {

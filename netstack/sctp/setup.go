@@ -335,10 +335,13 @@ func sourceFor(ck *cookie, locals []netip.Addr) netip.Addr {
 	return ck.dst
 }
 
-// fromCookie takes over what a cookie says of the peer.
+// fromCookie takes over what a cookie says of the peer. An address that leads to another association
+// stays with that.
 func (a *Association) fromCookie(in *inPacket, ck *cookie) {
 	for _, x := range ck.addrs[:ck.nAddrs] {
-		a.addPath(in.now, x, netip.Addr{}, ck.encap, false)
+		if a.e.table[in.key(x)] == nil {
+			a.addPath(in.now, x, netip.Addr{}, ck.encap, false)
+		}
 	}
 	a.peerTag = ck.peerTag
 	a.peerAdapts, a.peerAdaptation = ck.adapts, ck.adaptation
