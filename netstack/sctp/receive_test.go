@@ -439,8 +439,8 @@ func TestHolesOfSmallChunks(t *testing.T) {
 	}
 }
 
-// A chunk keeps the packet it came in: a small one is copied out of it before such packets take more
-// than the receive buffer.
+// A chunk keeps the packet it came in: a small one is copied out of it before such packets take
+// more than the receive buffer.
 func TestMemoryOfSmallChunks(t *testing.T) {
 	const buffer, small = 64_000, 200
 	_, n, p := established(t, Config{Options: Options{RecvBuffer: buffer}})

@@ -335,8 +335,8 @@ func sourceFor(ck *cookie, locals []netip.Addr) netip.Addr {
 	return ck.dst
 }
 
-// fromCookie takes over what a cookie says of the peer. An address that leads to another association
-// stays with that.
+// fromCookie takes over what a cookie says of the peer. An address that leads to another
+// association stays with that.
 func (a *Association) fromCookie(in *inPacket, ck *cookie) {
 	for _, x := range ck.addrs[:ck.nAddrs] {
 		if a.e.table[in.key(x)] == nil {

@@ -216,8 +216,8 @@ bool vrnic_say_who(struct vrnic_session *s);
 
 /*
  * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or
- * an errno, and then the session is dead unless this process had no room. For the child of a fork it
- * is as unmapped.
+ * an errno, and then the session is dead unless this process had no room. For the child of a fork
+ * it is as unmapped.
  */
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
 /* The same, and fd stays open. */
