@@ -21,6 +21,7 @@ type Endpoint struct {
 	grown     int // octets, for streams and for what is sent, of all that there were
 	replies   fifo[reply]
 	spare     [][]byte // buffers for replies
+	free      spares
 	events    fifo[Event]
 	ready     fifo[*Association]
 	timers    timerHeap

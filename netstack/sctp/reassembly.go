@@ -73,11 +73,54 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
+// maxSpare is how many Messages and pieces an Endpoint keeps for the next ones.
+const maxSpare = 4096
+
+// spares are Messages and pieces that are free.
+type spares struct {
+	messages []*Message
+	pieces   []*piece
+}
+
+func (s *spares) message() *Message {
+	if n := len(s.messages); n > 0 {
+		m := s.messages[n-1]
+		s.messages = s.messages[:n-1]
+		return m
+	}
+	return new(Message)
+}
+
+func (s *spares) piece() *piece {
+	if n := len(s.pieces); n > 0 {
+		p := s.pieces[n-1]
+		s.pieces = s.pieces[:n-1]
+		return p
+	}
+	return new(piece)
+}
+
+// putMessage takes m, which has no pieces any more.
+func (s *spares) putMessage(m *Message) {
+	if *m = (Message{}); len(s.messages) < maxSpare {
+		s.messages = append(s.messages, m)
+	}
+}
+
+func (s *spares) putPiece(p *piece) {
+	if *p = (piece{}); len(s.pieces) < maxSpare {
+		s.pieces = append(s.pieces, p)
+	}
+}
+
 // A reassembler holds fragments until their message is whole. "An endpoint MUST recognize
 // fragmented DATA chunks by examining the B/E bits": section 6.9.
 type reassembler struct {
 	runs []*Message // incomplete, by TSN
 }
+
+// fewRuns is for how many runs there is room when there is none.
+const fewRuns = 16
 
 // place finds where chunk d belongs: i is the index of the first run behind it, and joins say
 // whether it belongs to the run before it and to that one. ok is false if d and what has come of
@@ -143,7 +186,9 @@ func (r *reassembler) add(m *Message, i int, joinsLeft, joinsRight bool,
 	if m.whole != flagB|flagE {
 		return nil
 	}
-	r.runs = slices.Delete(r.runs, i, i+1)
+	if r.runs = slices.Delete(r.runs, i, i+1); len(r.runs) == 0 && cap(r.runs) > fewRuns {
+		r.runs = nil
+	}
 	return m
 }
 
@@ -177,7 +222,10 @@ func (s *inStream) ready() *Message {
 		return nil
 	}
 	m := s.held[0]
-	s.held = slices.Delete(s.held, 0, 1)
+	s.held[0] = nil
+	if s.held = s.held[1:]; len(s.held) == 0 {
+		s.held = nil // there was room for many, perhaps
+	}
 	s.next++
 	return m
 }

@@ -29,9 +29,6 @@ type receiver struct {
 	dups       []TSN
 	dataFrom   *path // where DATA came from last
 	advertised int   // a_rwnd as last told, less what has come since
-
-	freePieces   *piece
-	freeMessages []*Message
 }
 
 // maxDups is how many duplicates a SACK lists.
@@ -108,7 +105,7 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 	}
 	a.accept(t, len(data))
 	m := a.newMessage(in, d, cost, small)
-	if m = a.frags.add(m, i, left, right, a.freeMessage); m != nil {
+	if m = a.frags.add(m, i, left, right, a.e.free.putMessage); m != nil {
 		return a.whole(m)
 	}
 	return true
@@ -179,18 +176,7 @@ func (a *Association) accept(t TSN, n int) {
 // newMessage makes a run of one chunk, and keeps its part of the packet, or a copy if it is small.
 // Of its memory cost is counted.
 func (a *Association) newMessage(in *inPacket, d dataChunk, cost int, small bool) *Message {
-	var m *Message
-	if n := len(a.freeMessages); n > 0 {
-		m, a.freeMessages = a.freeMessages[n-1], a.freeMessages[:n-1]
-	} else {
-		m = new(Message)
-	}
-	p := a.freePieces
-	if p != nil {
-		a.freePieces = p.next
-	} else {
-		p = new(piece)
-	}
+	m, p := a.e.free.message(), a.e.free.piece()
 	*p = piece{data: d.data(), ref: in.Ref, cost: cost}
 	if small {
 		p.data, p.ref = bytes.Clone(p.data), nil
@@ -207,12 +193,6 @@ func (a *Association) newMessage(in *inPacket, d dataChunk, cost int, small bool
 		assoc: a, last: d.tsn(), whole: f & (flagB | flagE), first: p, tail: p, size: len(p.data),
 	}
 	return m
-}
-
-// freeMessage keeps m, which has no pieces any more, for the next.
-func (a *Association) freeMessage(m *Message) {
-	*m = Message{}
-	a.freeMessages = append(a.freeMessages, m)
 }
 
 // whole delivers a complete message, or keeps it until its turn comes.
@@ -274,10 +254,10 @@ func (a *Association) giveUp(m *Message) {
 		a.pieces--
 		a.kept -= p.cost
 		a.e.held -= p.cost
-		*p = piece{next: a.freePieces}
-		a.freePieces, p = p, n
+		a.e.free.putPiece(p)
+		p = n
 	}
-	a.freeMessage(m)
+	a.e.free.putMessage(m)
 }
 
 // discard gives up what has come and will not be delivered.

@@ -485,6 +485,38 @@ func TestMemoryOfSmallChunks(t *testing.T) {
 	}
 }
 
+// When all that was held is released next to nothing is left of it, on each stream: what is spare is
+// the Endpoint's, and so much at most.
+func TestNothingLeftOfHeld(t *testing.T) {
+	const many, streams = maxSpare + 500, 3
+	_, n, p := established(t, Config{Options: Options{RecvBuffer: 2 * heldPerPiece * many}})
+	p.w.quiet = true
+	for sid := range uint16(streams) {
+		for i := TSN(many); i > 0; i-- {
+			p.send(mkData(whole, p.tsn+i-1, sid, uint16(i-1), 0, "x"))
+		}
+		p.tsn += many
+		if cap(p.a.in[sid].held) != 0 {
+			t.Errorf("stream %d has room for %d early messages", sid, cap(p.a.in[sid].held))
+		}
+	}
+	p.send(mkData(flagE|flagU, p.tsn+2*many-1, 0, 0, 0, "x"))
+	for _, first := range []TSN{1, 2} { // those with gaps between them, then the rest
+		for i := first; i < 2*many-1; i += 2 {
+			p.send(mkData(flagU, p.tsn+i, 0, 0, 0, "x"))
+		}
+	}
+	p.send(mkData(flagB|flagU, p.tsn, 0, 0, 0, "x"))
+	if len(n.msgs) != streams*many+1 || len(n.msgs[streams*many]) != 2*many {
+		t.Fatalf("%d messages; %v", len(n.msgs), p.a.state)
+	}
+	if r, e := cap(p.a.frags.runs), &n.e.free; r > fewRuns || len(e.messages) != maxSpare ||
+		len(e.pieces) != maxSpare {
+		t.Errorf("there is room for %d runs; %d messages and %d pieces are spare", r, len(e.messages),
+			len(e.pieces))
+	}
+}
+
 func fixedMTU(n int) func(netip.Addr) int { return func(netip.Addr) int { return n } }
 
 // A stream that was not agreed on: acknowledged, reported, not delivered. SCTP-098.
