@@ -485,8 +485,8 @@ func TestMemoryOfSmallChunks(t *testing.T) {
 	}
 }
 
-// When all that was held is released next to nothing is left of it, on each stream: what is spare is
-// the Endpoint's, and so much at most.
+// When all that was held is released next to nothing is left of it, on each stream: what is spare
+// is the Endpoint's, and so much at most.
 func TestNothingLeftOfHeld(t *testing.T) {
 	const many, streams = maxSpare + 500, 3
 	_, n, p := established(t, Config{Options: Options{RecvBuffer: 2 * heldPerPiece * many}})
