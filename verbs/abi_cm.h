@@ -144,7 +144,7 @@ struct vrnic_conn_param {
 };
 VRNIC_ABI_SIZE(vrnic_conn_param, 528);
 
-/* struct vrnic_cm_create_chan_reply carries the read end of the event pipe. */
+/* struct vrnic_cm_create_chan_reply carries the client's end of the event pipe, or socket. */
 struct vrnic_cm_create_chan_reply {
 	uint32_t chan;
 	uint32_t pad;

@@ -453,7 +453,7 @@ struct vrnic_ctx_open_request {
 };
 VRNIC_ABI_SIZE(vrnic_ctx_open_request, 8);
 
-/* struct vrnic_ctx_open_reply carries the read end of the async event pipe. */
+/* struct vrnic_ctx_open_reply carries the client's end of the async event pipe, or socket. */
 struct vrnic_ctx_open_reply {
 	uint32_t ctx;
 	uint32_t pad;
@@ -554,8 +554,8 @@ struct vrnic_create_chan_request {
 VRNIC_ABI_SIZE(vrnic_create_chan_request, 8);
 
 /*
- * struct vrnic_create_chan_reply carries the read end of the event pipe and the ring memfd, in this
- * order.
+ * struct vrnic_create_chan_reply carries the client's end of the event pipe, or socket, and the
+ * ring memfd, in this order.
  */
 struct vrnic_create_chan_reply {
 	uint32_t chan;

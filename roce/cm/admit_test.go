@@ -178,10 +178,14 @@ func TestAccounts(t *testing.T) {
 func TestGivenUpREQs(t *testing.T) {
 	s := newSUT(t)
 	l := s.listens(service)
+	var first *mad.REQ // of those that came last
 	asks := func(times int) (told []*Conn) {
 		t.Helper()
-		for range times {
+		for n := range times {
 			q := s.req()
+			if n == 0 {
+				first = q
+			}
 			silent(t, "a REQ", s.says(q))
 			silent(t, "its end", s.says(&mad.REJ{LocalID: q.LocalID, Reason: mad.Timeout,
 				Info: binary.BigEndian.AppendUint64(nil, q.GUID), InfoLen: 8}))
@@ -213,7 +217,10 @@ func TestGivenUpREQs(t *testing.T) {
 	if n := len(asks(100)); n != 3 {
 		t.Errorf("3 were closed, %d more are told of", n)
 	}
-	s.pass(time.Hour) // the program does not close them
+	for range 2 { // the program does not close them, and one comes again and again
+		silent(t, "the same REQ", s.says(first))
+		s.pass(time.Minute)
+	}
 	if n := len(asks(100)); n != 8 {
 		t.Errorf("%d are told of later", n)
 	}

@@ -113,7 +113,9 @@ func (c *Conn) askedAgain(in *incoming) {
 		c.send(c.exchange, &mad.MRA{LocalID: c.localID, RemoteID: c.remoteID, About: mad.AboutREQ,
 			ServiceTimeout: mraService})
 	case stateRejected:
-		c.m.timers.set(&c.timer, in.now.Add(requestLife))
+		if c.ownerless { // else the program has not closed it, and its places are free when it is time
+			c.m.timers.set(&c.timer, in.now.Add(requestLife))
+		}
 		if c.sent != nil {
 			c.again()
 		}

@@ -74,7 +74,7 @@ func (p *EventReader) Kick() {
 	}
 }
 
-func (p *EventReader) Close() { // a read end has nothing to lose
+func (p *EventReader) Close() { // who only reads has nothing to lose
 	if s := p.set.Load(); s != nil {
 		s.mu.Lock()
 		s.pipe = -1

@@ -226,7 +226,7 @@ type CtxOpenRequest struct {
 	Pad    uint32
 }
 
-// CtxOpenReply carries the read end of the async event pipe.
+// CtxOpenReply carries the client's end of the async event pipe, or socket.
 type CtxOpenReply struct {
 	Ctx uint32
 	Pad uint32
@@ -308,7 +308,8 @@ type CreateChanRequest struct {
 	Pad uint32
 }
 
-// CreateChanReply carries the read end of the event pipe and the ring memfd, in this order.
+// CreateChanReply carries the client's end of the event pipe, or socket, and the ring memfd, in
+// this order.
 type CreateChanReply struct {
 	Chan uint32
 	Pad  uint32
@@ -485,7 +486,7 @@ type ConnParam struct {
 	Private     [MaxPrivate]byte
 }
 
-// CMCreateChanReply carries the read end of the event pipe.
+// CMCreateChanReply carries the client's end of the event pipe, or socket.
 type CMCreateChanReply struct {
 	Chan uint32
 	Pad  uint32

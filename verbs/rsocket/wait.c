@@ -15,7 +15,10 @@ struct rs_sleeper {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rs_sleeper *asleep, *idle;
 
-/* A fork finds the lists whole. */
+/*
+ * A fork finds the lists whole. One in a handler of a signal must not come amid a call of rsockets,
+ * but while that sleeps.
+ */
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork(void) { pthread_mutex_unlock(&lock); }
 

@@ -35,6 +35,7 @@ struct stream {
 	struct socket *s;
 	struct way out, in; /* of the program, and to it */
 	bool reset;	    /* there is nothing to be sent any more */
+	bool said;	    /* the peer that the program sends no more */
 	int err;	    /* of what was sent: it is told once, and who reads wants it */
 };
 
@@ -184,7 +185,7 @@ static bool sleep_on(struct stream *t)
 		p[0].events |= POLLOUT;
 	if (in->empty)
 		p[1].events |= POLLIN;
-	if (out->full)
+	if (out->full || (out->ended && !out->len && !t->said)) /* to the latter: when it has opened */
 		p[1].events |= POLLOUT;
 	if (out->ended && in->ended)
 		return false;
@@ -221,16 +222,15 @@ static bool dropped(const struct socket *s)
 
 static void carry(struct stream *t)
 {
-	bool said = false, any;
+	bool any;
 
 	do {
 		any = step(t, &t->out);
 		any |= step(t, &t->in);
-		if (t->out.ended && !t->out.len && !said && !t->reset) {
-			said = true;
+		if (t->out.ended && !t->out.len && !t->said && !t->reset) {
 			t->reset = dropped(t->s);
-			if (!t->reset)
-				(void)rshutdown(t->s->rs, SHUT_WR); /* or it is over anyway */
+			/* a peer that has not heard yet that it is connected hears of this later */
+			t->said = t->reset || !rshutdown(t->s->rs, SHUT_WR) || errno != ENOTCONN;
 		}
 	} while (!t->reset && (any || sleep_on(t)));
 	if (t->reset || t->in.len)

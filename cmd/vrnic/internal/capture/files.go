@@ -57,15 +57,21 @@ func (f *Files) open() (err error) {
 	return err
 }
 
-// Create makes the file, or empties it, for its owner alone.
+// Create makes the file, or empties it, for its owner alone. What is somebody else's stays as it
+// is, and is an error.
 func Create(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 { // it was there
-		err = f.Chmod(0o600)
+	if err == nil && info.Mode().IsRegular() {
+		if info.Mode().Perm() != 0o600 { // it was there
+			err = f.Chmod(0o600)
+		}
+		if err == nil {
+			err = f.Truncate(0)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
