@@ -62,7 +62,7 @@ func TestOrdinaryUser(t *testing.T) {
 		{"0", "memory", "kinds many shared threads"},
 		{"0", "extended", "wr_calls windows windows1"},
 		{"0", "errors", "local_key local_unmapped_large read_sink moved_to_error"},
-		{"0", "events", "solicited nonblocking"},
+		{"0", "events", "solicited nonblocking undelivered"},
 		{"0", "objects", "attributes capacities busy destroy_orders modify_connected"},
 		{"1", "transfer", "sends writes_and_reads mixed"}, {"1", "memory", "kinds many shared threads"},
 	} {
