@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/rpc"
 	"github.com/vrnic/vrnic/shm/shmtest"
@@ -318,6 +319,21 @@ func TestHelperLends(t *testing.T) {
 	time.Sleep(time.Hour) // until it is killed
 }
 
+// stateOf is the state of the session of a process, as `vrnic show client` has it.
+func stateOf(t *testing.T, admin *shm.Client, pid int) string {
+	t.Helper()
+	rows, err := admin.List("client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if c := clientRow(t, r); int(c.PID) == pid {
+			return c.State
+		}
+	}
+	return "gone"
+}
+
 // A client hands the daemon a descriptor whose file system does not answer when the daemon looks at
 // it, or closes it. Nobody else notices, its peers see soon that it has gone, and it keeps its
 // place until the file system has ended.
@@ -340,18 +356,7 @@ func TestDescriptorHangs(t *testing.T) {
 				t.Fatalf("the client's session %s", w)
 			}
 			wantDone(t, p)
-			state := func() string {
-				rows, err := admin.List("client")
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, r := range rows {
-					if c := clientRow(t, r); int(c.PID) == client.PID() {
-						return c.State
-					}
-				}
-				return "gone"
-			}
+			state := func() string { return stateOf(t, admin, client.PID()) }
 			if s := state(); s == "gone" {
 				t.Error("the session has given up its place")
 			}
@@ -425,18 +430,7 @@ func TestRingsThatAreHeld(t *testing.T) {
 			if w := client.Line(); !strings.HasPrefix(w, want) {
 				t.Fatalf("the client %q, want %q", w, want)
 			}
-			state := func() string {
-				rows, err := admin.List("client")
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, r := range rows {
-					if c := clientRow(t, r); int(c.PID) == client.PID() {
-						return c.State
-					}
-				}
-				return "gone"
-			}
+			state := func() string { return stateOf(t, admin, client.PID()) }
 			if !needtest.Becomes(func() bool { return state() == "ending" }) {
 				t.Errorf("the session is %s, want ending", state())
 			}
