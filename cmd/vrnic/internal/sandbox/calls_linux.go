@@ -59,7 +59,7 @@ var absent = []uintptr{
 // filter each time.
 var hot = []uintptr{
 	unix.SYS_FUTEX, unix.SYS_WRITEV, unix.SYS_READV, unix.SYS_WRITE, unix.SYS_READ,
-	unix.SYS_EPOLL_PWAIT, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP,
+	unix.SYS_EPOLL_PWAIT, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_SENDTO,
 }
 
 // allowed are the rules for a daemon that does what c says. processes: it may copy to and from
